@@ -1,0 +1,170 @@
+"""The numbers that define a Llama: `params.json` in, every check that needs no weights.
+
+Field names and defaults are those of Meta's `llama/model.py`; presets are Table 1 of Touvron et al., "Llama 2" (2023).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+# Keys that Meta's and others' params.json files carry and that say nothing about the model's arithmetic.
+HARMLESS_KEYS = {"model_type", "_name_or_path", "torch_dtype"}
+# Keys that do change the arithmetic, in ways this version does not compute: reading past them would give wrong text.
+SCALING_KEYS = {"use_scaled_rope", "rope_scaling", "rope_scaling_factor"}
+LLAMA2_CONTEXT = 4096
+
+
+def ffn_hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None = None) -> int:
+    """Width F of the feed-forward block: 2/3 of 4*dim (SwiGLU has three matrices, not two), scaled, rounded up.
+
+    Both `int`s matter: 70B is int(1.3 * int(2 * 4 * 8192 / 3)) rounded up to a multiple of 4096, that is 28672.
+    """
+    hidden = int(2 * (4 * dim) / 3)
+    if ffn_dim_multiplier is not None:
+        hidden = int(ffn_dim_multiplier * hidden)
+    return multiple_of * ((hidden + multiple_of - 1) // multiple_of)
+
+
+@dataclass
+class ModelArgs:
+    """Shape of a Llama. Raises ValueError, with the numbers, for any that cannot be built.
+
+    `vocab_size` -1 means "not said": it is read off the embedding when a checkpoint is loaded.
+    `max_seq_len` bounds positions (prompt and answer together); no memory is set aside for it.
+    """
+
+    dim: int = 4096
+    n_layers: int = 32
+    n_heads: int = 32
+    n_kv_heads: int = None  # type: ignore[assignment]  # None in a file means n_heads; an int from here on
+    vocab_size: int = -1
+    multiple_of: int = 256
+    ffn_dim_multiplier: float | None = None
+    norm_eps: float = 1e-5
+    max_batch_size: int = 32
+    max_seq_len: int = 2048
+    rope_theta: float = 10000.0
+
+    def __post_init__(self) -> None:
+        if self.n_kv_heads is None:
+            self.n_kv_heads = self.n_heads
+        for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "multiple_of", "max_batch_size", "max_seq_len"):
+            setattr(self, name, _whole_number(name, getattr(self, name)))
+        if self.vocab_size != -1:
+            self.vocab_size = _whole_number("vocab_size", self.vocab_size)
+        for name in ("norm_eps", "rope_theta"):
+            setattr(self, name, _positive_number(name, getattr(self, name)))
+        if self.ffn_dim_multiplier is not None:
+            self.ffn_dim_multiplier = _positive_number("ffn_dim_multiplier", self.ffn_dim_multiplier)
+        if self.dim % self.n_heads:
+            raise ValueError(f"dim {self.dim} is not divisible by n_heads {self.n_heads}")
+        if self.n_heads % self.n_kv_heads:
+            raise ValueError(
+                f"n_heads {self.n_heads} is not divisible by n_kv_heads {self.n_kv_heads}: "
+                "every kv head serves the same number of query heads"
+            )
+        if self.head_dim % 2:
+            raise ValueError(
+                f"head_dim {self.head_dim} (dim {self.dim} / n_heads {self.n_heads}) is odd: RoPE rotates pairs"
+            )
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.n_heads
+
+    @property
+    def hidden_dim(self) -> int:
+        return ffn_hidden_dim(self.dim, self.multiple_of, self.ffn_dim_multiplier)
+
+    @property
+    def n_params(self) -> int:
+        """Number of weights: embedding and output (untied in Llama 2), the layers, the norms."""
+        if self.vocab_size == -1:
+            raise ValueError("vocab_size is -1 (not said), so the parameters cannot be counted; set it")
+        attention = 2 * self.dim * self.dim + 2 * self.dim * self.n_kv_heads * self.head_dim
+        layer = attention + 3 * self.dim * self.hidden_dim + 2 * self.dim
+        return 2 * self.vocab_size * self.dim + self.n_layers * layer + self.dim
+
+    def check_ranks(self, world_size: int) -> None:
+        """Raise ValueError, with the numbers, if the model cannot be cut into `world_size` equal parts."""
+        for name in ("n_heads", "n_kv_heads", "dim", "hidden_dim", "vocab_size"):
+            if getattr(self, name) % world_size:
+                fits = [n for n in range(1, self.n_kv_heads + 1) if self.fits_ranks(n)]
+                raise ValueError(
+                    f"{name} {getattr(self, name)} is not divisible by {world_size} ranks; "
+                    f"this model runs on {', '.join(map(str, fits))}"
+                )
+
+    def fits_ranks(self, world_size: int) -> bool:
+        parts = (self.n_heads, self.n_kv_heads, self.dim, self.hidden_dim, self.vocab_size)
+        return all(part % world_size == 0 for part in parts)
+
+    @classmethod
+    def preset(cls, name: str) -> ModelArgs:
+        """One of the Llama 2 family by name: "7B", "13B" or "70B"."""
+        try:
+            return cls(**PRESETS[name.upper()])
+        except KeyError:
+            raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}") from None
+
+    @classmethod
+    def from_json(cls, path: str | Path, **overrides: Any) -> ModelArgs:
+        """Read a params.json. Keys it does not know are named in a warning; `overrides` that are not None win.
+
+        Raises FileNotFoundError without the file, ValueError for anything in it that cannot be a model.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(f"no {path.name} in {path.parent}: a checkpoint folder needs Meta's params.json")
+        try:
+            params = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+            raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
+        if not isinstance(params, dict):
+            raise ValueError(f"{path} holds a {type(params).__name__}; expected an object with dim, n_layers, ...")
+        missing = [name for name in ("dim", "n_layers", "n_heads") if name not in params]
+        if missing:
+            raise ValueError(f"{path} does not say {', '.join(missing)}")
+        for key in sorted(SCALING_KEYS & params.keys()):
+            if params[key]:
+                raise ValueError(f"{path} asks for {key} = {params[key]!r}: scaled RoPE is not supported yet")
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(params.keys() - known - HARMLESS_KEYS - SCALING_KEYS)
+        if unknown:
+            warnings.warn(f"{path}: keys not used: {', '.join(unknown)}", stacklevel=2)
+        chosen = {"max_seq_len": LLAMA2_CONTEXT} | {key: params[key] for key in params.keys() & known}
+        chosen |= {key: value for key, value in overrides.items() if value is not None}
+        try:
+            return cls(**chosen)
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "7B": dict(dim=4096, n_layers=32, n_heads=32, vocab_size=32000, multiple_of=256, max_seq_len=4096),
+    "13B": dict(dim=5120, n_layers=40, n_heads=40, vocab_size=32000, multiple_of=256, max_seq_len=4096),
+    "70B": dict(
+        dim=8192, n_layers=80, n_heads=64, n_kv_heads=8, vocab_size=32000,
+        multiple_of=4096, ffn_dim_multiplier=1.3, max_seq_len=4096,
+    ),
+}  # fmt: skip
+
+
+def _whole_number(name: str, value: Any) -> int:
+    # JSON writers differ: 4096 and 4096.0 are both met; True is an int to Python and a mistake here.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or value in (math.inf, -math.inf):
+        raise ValueError(f"{name} is {value!r}; expected a whole number of 1 or more")
+    if value != int(value) or not 1 <= value < 2**31:
+        raise ValueError(f"{name} is {value!r}; expected a whole number of 1 or more (and under 2^31)")
+    return int(value)
+
+
+def _positive_number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise ValueError(f"{name} is {value!r}; expected a positive number")
+    return float(value)

@@ -1,0 +1,455 @@
+"""`Llama`: text at the edge, ids inside. The names and defaults of Meta's `llama/generation.py`, and what we add to it."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypedDict
+
+import torch
+from typing_extensions import NotRequired, Unpack
+
+from minillama import parallel
+from minillama.chat import UNSAFE_ERROR, Dialog, Message, check_dialog, encode_dialog, has_special_tags
+from minillama.checkpoint import load_model
+from minillama.decode import Row, decode, token_logprobs
+from minillama.sampling import Sampler, SamplingParams
+from minillama.tokenizer import StreamDecoder, Tokenizer
+from minillama.transformer import Transformer
+
+
+class CompletionPrediction(TypedDict):
+    generation: str
+    finish_reason: str  # "stop" or "length"
+    tokens: NotRequired[list[str]]  # not required, as in the reference: with logprobs=True
+    logprobs: NotRequired[list[float]]
+
+
+class ChatPrediction(TypedDict):
+    generation: Message
+    finish_reason: str  # "stop", "length", or "unsafe" for a dialog with special tags, which is not run
+    tokens: NotRequired[list[str]]
+    logprobs: NotRequired[list[float]]
+
+
+class Options(TypedDict, total=False):
+    """What every method that generates takes besides the reference's arguments; see `Llama.generate`."""
+
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    frequency_penalty: float
+    presence_penalty: float
+    stop: str | Sequence[str]
+    stop_ids: Sequence[int] | None
+    seed: int | None
+
+
+@dataclass
+class Piece:
+    """What a stream yields at each step: new text (may be ""), the ids it came from, the reason at the end."""
+
+    text: str
+    tokens: list[int]
+    finish_reason: str | None = None
+
+
+@dataclass
+class Score:
+    """Log-probability (natural) of each token given those before it; the first has none before it and gets 0."""
+
+    tokens: list[int]
+    logprobs: list[float]
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(-sum(self.logprobs) / max(1, len(self.logprobs) - 1))
+
+
+class Llama:
+    """A model and its tokenizer, with what people do with them."""
+
+    @staticmethod
+    def build(
+        ckpt_dir: str | Path,
+        tokenizer_path: str | Path | None = None,
+        max_seq_len: int | None = None,
+        max_batch_size: int | None = None,
+        model_parallel_size: int | None = None,
+        seed: int = 1,
+        *,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype | None = None,
+    ) -> Llama:
+        """Load a checkpoint folder. Under `torchrun` each process takes its share; otherwise no launcher is needed.
+
+        tokenizer_path: None looks beside the checkpoint and in the parent folder, where Meta's download puts it.
+        max_seq_len: None takes the file's, or 4096; max_batch_size: None sets no limit (memory is taken per request).
+        seed: requests that bring no seed of their own draw theirs from it, so a program repeats itself.
+        Raises FileNotFoundError and ValueError before any weight is read where the folder or the launch does not fit.
+        """
+        tokenizer = Tokenizer(tokenizer_path or find_tokenizer(ckpt_dir))
+        chosen = parallel.start(model_parallel_size, device)
+        model = load_model(ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size)
+        return Llama(model, tokenizer, seed=seed, max_batch_size=max_batch_size)
+
+    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, seed: int = 1, max_batch_size: int | None = None):
+        if model.args.vocab_size != tokenizer.n_words:
+            raise ValueError(
+                f"the model's embedding has {model.args.vocab_size} rows and the tokenizer {tokenizer.n_words} pieces: "
+                "the tokenizer belongs to another model; pass the right one as tokenizer_path"
+            )
+        self.model = model
+        self.tokenizer = tokenizer
+        self.max_batch_size = max_batch_size
+        self._seeds = torch.Generator().manual_seed(_checked_seed(seed))
+
+    def generate(
+        self,
+        prompt_tokens: Sequence[Sequence[int]],
+        max_gen_len: int | None = None,
+        temperature: float = 0.6,
+        top_p: float = 0.9,
+        logprobs: bool = False,
+        echo: bool = False,
+        *,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        frequency_penalty: float = 0.0,
+        presence_penalty: float = 0.0,
+        stop: str | Sequence[str] = (),
+        stop_ids: Sequence[int] | None = None,
+        seed: int | None = None,
+    ) -> tuple[list[list[int]], list[list[float]] | None]:
+        """Continue each prompt; returns the new ids of every row and, with logprobs, their log-probabilities.
+
+        Every row gets at most `max_gen_len` new tokens (None: what max_seq_len leaves); the prompt comes along with
+        `echo`. logprobs are the model's own (temperature 1, nothing filtered), as in the reference.
+
+        temperature, top_p, top_k, min_p and the penalties: see `SamplingParams`.
+        stop: strings at which a row ends; they may begin or end inside a token. Ids whose text begins before the stop
+        string are returned. stop_ids: ids at which a row ends, None for the tokenizer's EOS; they are not returned.
+        seed: row r draws from seed + r, alone or in a batch, in any process.
+
+        Raises ValueError, before anything is computed, for a prompt that is empty, too long or not ids of this model,
+        for more rows than max_batch_size, and for options out of range.
+        """
+        params = SamplingParams(temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty, presence_penalty)
+        job = _Job(self, prompt_tokens, max_gen_len, params, stop, stop_ids, seed, logprobs, echo)
+        for _ in job.steps():
+            pass
+        tokens = [row.prompt * echo + row.tokens[: text.kept] for row, text in zip(job.rows, job.texts)]
+        if not logprobs:
+            return tokens, None
+        return tokens, [row.prompt_logprobs * echo + row.logprobs[: text.kept] for row, text in zip(job.rows, job.texts)]
+
+    def text_completion(
+        self,
+        prompts: Sequence[str],
+        temperature: float = 0.6,
+        top_p: float = 0.9,
+        max_gen_len: int | None = None,
+        logprobs: bool = False,
+        echo: bool = False,
+        **options: Unpack[Options],
+    ) -> list[CompletionPrediction]:
+        """Continue each text. `generation` goes on from the prompt, its first space included (with echo: the whole).
+
+        options: those of `generate`. With logprobs, `tokens` are the pieces of `generation`, one for each value.
+        """
+        encoded = self._encode_prompts(prompts)
+        job = self._job(encoded, max_gen_len, temperature, top_p, logprobs, echo, options)
+        for _ in job.steps():
+            pass
+        results = []
+        for row, text in zip(job.rows, job.texts):
+            result = CompletionPrediction(generation=text.text, finish_reason=row.finish_reason or "length")
+            before = list(self.tokenizer.decode_stream(row.prompt)) if echo else []
+            if echo:
+                result["generation"] = "".join(before) + text.text
+            if logprobs:
+                # decode_stream's last piece is the flush, which belongs to no token of its own
+                result["tokens"] = _joined(before) + text.pieces[: text.kept]
+                result["logprobs"] = row.prompt_logprobs * echo + row.logprobs[: text.kept]
+            results.append(result)
+        return results
+
+    def chat_completion(
+        self,
+        dialogs: Sequence[Dialog],
+        temperature: float = 0.6,
+        top_p: float = 0.9,
+        max_gen_len: int | None = None,
+        logprobs: bool = False,
+        **options: Unpack[Options],
+    ) -> list[ChatPrediction]:
+        """Answer each dialog: [system,] user, assistant, ..., user. options: those of `generate`.
+
+        A dialog with one of the template's tags in any message is not run: its answer is the reference's error text and
+        its finish_reason "unsafe"; the others are answered as if it were not there. Raises ValueError, with index and
+        role, for a wrong order of roles.
+        """
+        if isinstance(dialogs, (str, dict)) or any(isinstance(dialog, dict) for dialog in dialogs):
+            raise ValueError("expected a list of dialogs, each a list of messages; for one dialog pass [dialog]")
+        for i, dialog in enumerate(dialogs):
+            try:
+                check_dialog(dialog)
+            except ValueError as error:
+                raise ValueError(f"dialog {i}: {error}") from None
+        safe = [i for i, dialog in enumerate(dialogs) if not has_special_tags(dialog)]
+        encoded = [encode_dialog(dialogs[i], self.tokenizer) for i in safe]
+        job = self._job(encoded, max_gen_len, temperature, top_p, logprobs, False, options, fresh=True)
+        for _ in job.steps():
+            pass
+        refused = Message(role="assistant", content=UNSAFE_ERROR)
+        results = [ChatPrediction(generation=refused, finish_reason="unsafe") for _ in dialogs]
+        for i, row, text in zip(safe, job.rows, job.texts):
+            answer = Message(role="assistant", content=text.text)
+            results[i] = ChatPrediction(generation=answer, finish_reason=row.finish_reason or "length")
+            if logprobs:
+                results[i]["tokens"] = text.pieces[: text.kept]
+                results[i]["logprobs"] = row.logprobs[: text.kept]
+        return results
+
+    def stream_text(
+        self,
+        prompt: str,
+        temperature: float = 0.6,
+        top_p: float = 0.9,
+        max_gen_len: int | None = None,
+        **options: Unpack[Options],
+    ) -> Iterator[Piece]:
+        """Continue one text, a `Piece` for every step; joined, their texts are `text_completion`'s."""
+        job = self._job(self._encode_prompts([prompt]), max_gen_len, temperature, top_p, False, False, options)
+        return job.pieces()
+
+    def stream_chat(
+        self,
+        dialog: Dialog,
+        temperature: float = 0.6,
+        top_p: float = 0.9,
+        max_gen_len: int | None = None,
+        **options: Unpack[Options],
+    ) -> Iterator[Piece]:
+        """Answer one dialog, a `Piece` for every step. Special tags in it raise ValueError: nothing would be streamed."""
+        encoded = encode_dialog(dialog, self.tokenizer)
+        job = self._job([encoded], max_gen_len, temperature, top_p, False, False, options, fresh=True)
+        return job.pieces()
+
+    @torch.no_grad()
+    def score(self, texts_or_tokens: Sequence[str] | Sequence[Sequence[int]]) -> list[Score]:
+        """Log-probability of every token given those before it, all rows in one forward. Text gets a BOS before it."""
+        if isinstance(texts_or_tokens, (str, bytes)):
+            raise ValueError("expected a list of texts or of ids; for one text pass [text]")
+        rows = [self.tokenizer.encode(x, bos=True, eos=False) if isinstance(x, str) else x for x in texts_or_tokens]
+        rows = [self._check_prompt(i, row) for i, row in enumerate(rows)]
+        self._check_batch(len(rows))
+        if not rows:
+            return []
+        tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)  # (B, T), filled up on the right
+        for i, row in enumerate(rows):
+            tokens[i, : len(row)] = torch.tensor(row)
+        tokens = tokens.to(self.model.output.weight.device)
+        scores = token_logprobs(self.model, self.model.features(tokens), tokens).tolist()
+        return [Score(row, one[: len(row)]) for row, one in zip(rows, scores)]
+
+    def _job(
+        self,
+        encoded: Sequence[Sequence[int]],
+        max_gen_len: int | None,
+        temperature: float,
+        top_p: float,
+        logprobs: bool,
+        echo: bool,
+        options: Options,
+        *,
+        fresh: bool = False,
+    ) -> _Job:
+        rest: dict[str, Any] = dict(options)
+        stop, stop_ids, seed = rest.pop("stop", ()), rest.pop("stop_ids", None), rest.pop("seed", None)
+        params = SamplingParams(temperature, top_p, **rest)
+        return _Job(self, encoded, max_gen_len, params, stop, stop_ids, seed, logprobs, echo, fresh=fresh)
+
+    def _encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
+        if isinstance(prompts, (str, bytes)):
+            raise ValueError("expected a list of prompts; for one text pass [text]")
+        return [self.tokenizer.encode(prompt, bos=True, eos=False) for prompt in prompts]
+
+    def _check_prompt(self, i: int, prompt: Sequence[int]) -> list[int]:
+        """`prompt` as a list of ints. Raises ValueError, naming row i, for one that the model cannot take."""
+        if isinstance(prompt, torch.Tensor):
+            prompt = prompt.tolist()
+        if isinstance(prompt, (str, bytes, int)) or not all(hasattr(t, "__index__") for t in prompt):
+            raise ValueError(f"prompt {i} is {prompt!r:.60}; expected a list of token ids")
+        ids = [int(t) for t in prompt]
+        limit = self.model.args.max_seq_len
+        if not ids:
+            raise ValueError(f"prompt {i} is empty; the model needs at least one token to go on from (BOS, {self.tokenizer.bos_id})")
+        if len(ids) > limit:
+            raise ValueError(f"prompt {i} has {len(ids)} tokens, more than max_seq_len {limit}; shorten it, or build with a larger max_seq_len")
+        for t in ids:
+            if not 0 <= t < self.model.args.vocab_size:
+                raise ValueError(f"prompt {i} holds the id {t}; this model's ids are 0 to {self.model.args.vocab_size - 1}")
+        return ids
+
+    def _check_batch(self, n: int) -> None:
+        if self.max_batch_size is not None and n > self.max_batch_size:
+            raise ValueError(f"batch {n} > max_batch_size {self.max_batch_size}; send fewer at once, or build with more")
+
+    def _fresh_seed(self) -> int:
+        return int(torch.randint(2**62, (1,), generator=self._seeds))
+
+
+class _Job:
+    """One request: rows of ids being decoded, and the text that each has come to."""
+
+    def __init__(
+        self,
+        llama: Llama,
+        prompts: Sequence[Sequence[int]],
+        max_gen_len: int | None,
+        params: SamplingParams,
+        stop: str | Sequence[str],
+        stop_ids: Sequence[int] | None,
+        seed: int | None,
+        logprobs: bool,
+        echo: bool,
+        *,
+        fresh: bool = False,
+    ):
+        llama._check_batch(len(prompts))
+        if max_gen_len is not None and max_gen_len < 0:
+            raise ValueError(f"max_gen_len is {max_gen_len}; expected 0 or more, or None for as many as fit")
+        stops = [stop] if isinstance(stop, str) else list(stop)
+        if not all(isinstance(s, str) and s for s in stops):
+            raise ValueError(f"stop is {stop!r}; expected text, or a list of texts that are not empty")
+        checked = [llama._check_prompt(i, prompt) for i, prompt in enumerate(prompts)]
+        room = [llama.model.args.max_seq_len - len(prompt) for prompt in checked]
+        self.rows = [Row(p, min(r, r if max_gen_len is None else max_gen_len)) for p, r in zip(checked, room)]
+        self.texts = [_Text(llama.tokenizer, stops, continuing=not fresh) for _ in checked]
+        self.stop_ids = {llama.tokenizer.eos_id} if stop_ids is None else {int(i) for i in stop_ids}
+        self.llama, self.params = llama, params
+        self.seed = llama._fresh_seed() if seed is None else _checked_seed(seed)
+        self.logprobs, self.score_prompts = logprobs, logprobs and echo
+
+    @torch.no_grad()
+    def steps(self) -> Iterator[None]:
+        """Run to the end; after each step the texts are up to date."""
+        if not self.rows:
+            return
+        device = self.llama.model.output.weight.device
+        seed = parallel.tell_everyone(self.seed)
+        sampler = Sampler(
+            self.params, [row.prompt for row in self.rows], max(row.max_new for row in self.rows),
+            self.llama.model.args.vocab_size, [seed + r for r in range(len(self.rows))], device,
+        )  # fmt: skip
+
+        def choose(logits: torch.Tensor) -> torch.Tensor:
+            return parallel.same_everywhere(sampler(logits))
+
+        loop = decode(
+            self.llama.model, self.rows, choose, self.stop_ids, logprobs=self.logprobs, score_prompts=self.score_prompts
+        )
+        for _ in loop:
+            for row, text in zip(self.rows, self.texts):
+                text.follow(row)
+            yield
+        for row, text in zip(self.rows, self.texts):
+            text.follow(row)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The steps of a single row as a stream."""
+        row, text = self.rows[0], self.texts[0]
+        sent_text = sent_tokens = 0
+        ended = False
+        for _ in self.steps():
+            ended = row.finish_reason is not None
+            yield Piece(text.text[sent_text:], row.tokens[sent_tokens : text.kept], row.finish_reason)
+            sent_text, sent_tokens = len(text.text), text.kept
+        if not ended:  # no room for a single token
+            yield Piece("", [], row.finish_reason)
+
+
+class _Text:
+    """The text of one row: decoded as ids arrive, held back while it may become a stop string, cut where it does.
+
+    text: what is certain. pieces: the text of each id. kept: how many ids `text` accounts for.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stops: list[str], continuing: bool):
+        self.decoder = StreamDecoder(tokenizer, continuing)
+        self.stops = stops
+        self.text = ""
+        self.pieces: list[str] = []
+        self.starts: list[int] = []  # where in the row's text each id's begins
+        self.kept = 0
+        self.whole = ""  # text decoded so far, held back or not
+        self.done = False
+
+    def follow(self, row: Row) -> None:
+        """Take in what the row has gained; set its finish_reason if that completes a stop string."""
+        if self.done:
+            return
+        for token in row.tokens[len(self.pieces) :]:
+            self._add(self.decoder.feed(token), new=True)
+        if row.finish_reason is not None:
+            self._add(self.decoder.flush(), new=False)
+        cut = self._cut(len(self.text))
+        if cut is not None:
+            row.finish_reason = "stop"
+        self.done = row.finish_reason is not None
+        end = cut if cut is not None else len(self.whole) if self.done else len(self.whole) - self._may_become_stop()
+        self.text = self.whole[:end]
+        if self.done and cut is None:
+            self.kept = len(self.starts)
+        else:
+            self.kept = sum(start < end for start in self.starts)
+
+    def _add(self, text: str, new: bool) -> None:
+        if new:
+            self.starts.append(len(self.whole))
+            self.pieces.append(text)
+        elif self.pieces:
+            self.pieces[-1] += text
+        self.whole += text
+
+    def _cut(self, certain: int) -> int | None:
+        """Where the earliest stop string begins. None of them can begin in text that was let go."""
+        places = [place for stop in self.stops if (place := self.whole.find(stop, certain)) >= 0]
+        return min(places, default=None)
+
+    def _may_become_stop(self) -> int:
+        """Length of the longest end of the text that is the beginning of a stop string."""
+        longest = min(max(map(len, self.stops), default=0), len(self.whole))
+        return next((n for n in range(longest, 0, -1) if any(s.startswith(self.whole[-n:]) for s in self.stops)), 0)
+
+
+def find_tokenizer(ckpt_dir: str | Path) -> Path:
+    """tokenizer.model beside the checkpoint, or in its parent folder, where Meta's download puts it."""
+    folder = Path(ckpt_dir)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder {folder}: expected one with consolidated.*.pth and params.json")
+    for place in (folder, folder.resolve().parent):
+        if (place / "tokenizer.model").is_file():
+            return place / "tokenizer.model"
+    raise FileNotFoundError(f"no tokenizer.model in {folder} or its parent folder; pass tokenizer_path")
+
+
+def fresh_seed() -> int:
+    """A seed from the system's randomness, for programs that want a new story every time."""
+    return secrets.randbelow(2**62)
+
+
+def _joined(pieces: list[str]) -> list[str]:
+    """decode_stream's pieces with the final flush added to the last id's."""
+    return [*pieces[:-2], pieces[-2] + pieces[-1]] if len(pieces) > 1 else []
+
+
+def _checked_seed(seed: int) -> int:
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= int(seed) < 2**62:
+        raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to 2^62 - 1")
+    return int(seed)

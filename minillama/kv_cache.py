@@ -1,0 +1,87 @@
+"""The KV cache: chapter 04, `notebooks/04_kv_cache.ipynb`.
+
+Keys and values of past tokens never change (attention is causal), so each is computed once and kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from minillama.transformer import Transformer
+
+
+class LayerCache:
+    """Keys and values of one layer: two tensors (B, K, S_max, h); the slot of a token is its position."""
+
+    def __init__(self, keys: torch.Tensor, values: torch.Tensor):
+        self.keys = keys
+        self.values = values
+
+    def update(
+        self, xk: torch.Tensor, xv: torch.Tensor, start_pos: int | torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the new keys and values, each (B, T, K, h), at their positions; return all filled slots, (B, K, S, h).
+
+        start_pos: an int, or one for each row, (B,). Rows that are shorter than the longest see slots beyond their own
+        end; the mask hides those, and the row overwrites them when it gets there.
+        """
+        T = xk.shape[1]
+        if isinstance(start_pos, int):
+            end = start_pos + T
+            self.keys[:, :, start_pos:end] = xk.transpose(1, 2)
+            self.values[:, :, start_pos:end] = xv.transpose(1, 2)
+        else:
+            end = int(start_pos.max()) + T
+            rows = torch.arange(len(start_pos), device=xk.device)[:, None]  # (B, 1)
+            slots = (start_pos[:, None] + torch.arange(T, device=start_pos.device)).to(xk.device)  # (B, T)
+            self.keys[rows, :, slots] = xk
+            self.values[rows, :, slots] = xv
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+class KVCache:
+    """One LayerCache a layer, made for one request and sized to it: 2 * L * B * S * K * h numbers."""
+
+    def __init__(
+        self,
+        n_layers: int,
+        batch_size: int,
+        max_len: int,
+        n_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ):
+        if batch_size < 1 or max_len < 1:
+            raise ValueError(f"a cache of batch {batch_size} and length {max_len} holds nothing; both must be 1 or more")
+        self.batch_size = batch_size
+        self.max_len = max_len
+        shape = (batch_size, n_kv_heads, max_len, head_dim)
+        # Zeros, not empty: a masked slot is multiplied by 0, and 0 times a leftover NaN would be NaN.
+        self.layers = [
+            LayerCache(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+            for _ in range(n_layers)
+        ]
+
+    @classmethod
+    def for_model(cls, model: Transformer, batch_size: int, max_len: int) -> KVCache:
+        """A cache that fits `model`: its layers, dtype, device, and the kv heads that this rank holds."""
+        if max_len > model.args.max_seq_len:
+            raise ValueError(f"a cache of length {max_len} is longer than the model's max_seq_len {model.args.max_seq_len}")
+        wk = model.layers[0].attention.wk.weight  # (K*h, D)
+        n_kv_heads = wk.shape[0] // model.args.head_dim
+        return cls(len(model.layers), batch_size, max_len, n_kv_heads, model.args.head_dim, wk.dtype, wk.device)
+
+    def check_room(self, batch_size: int, end: int) -> None:
+        """Raise ValueError, before anything is written, if `batch_size` rows up to position `end` do not fit."""
+        if batch_size != self.batch_size:
+            raise ValueError(f"a batch of {batch_size} rows does not match the cache, which was made for {self.batch_size}")
+        if end > self.max_len:
+            raise ValueError(f"{end} tokens do not fit in the cache, which was made for {self.max_len}")
+
+    @property
+    def nbytes(self) -> int:
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)

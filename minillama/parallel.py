@@ -1,0 +1,151 @@
+"""Tensor parallelism: chapter 09, `notebooks/09_tensor_parallelism.ipynb`.
+
+Shoeybi et al., "Megatron-LM" (2019), section 3, with fairscale's layers. The model is written for one process; here its
+linears are replaced from outside. One process has plain layers and no process group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from fairscale.nn.model_parallel import initialize as mpu
+from fairscale.nn.model_parallel import layers as fairscale_layers
+from torch import nn
+
+from minillama.transformer import Transformer
+
+# Which dimension of a weight is cut. Columns of the matmul are rows of the stored (out, in) weight.
+SPLIT_OUT = {"wq": 0, "wk": 0, "wv": 0, "w1": 0, "w3": 0, "output": 0}
+SPLIT_IN = {"wo": 1, "w2": 1, "tok_embeddings": 1}
+SPLIT_DIM = SPLIT_OUT | SPLIT_IN
+
+T = TypeVar("T")
+
+
+def split_dim(key: str) -> int | None:
+    """The dimension along which ranks (and Meta's files) share the weight `key`; None: each has a copy (the norms)."""
+    return SPLIT_DIM.get(key.split(".")[-2])
+
+
+def world_size() -> int:
+    return mpu.get_model_parallel_world_size() if dist.is_initialized() and mpu.model_parallel_is_initialized() else 1
+
+
+def rank() -> int:
+    return mpu.get_model_parallel_rank() if world_size() > 1 else 0
+
+
+def start(model_parallel_size: int | None = None, device: str | torch.device = "auto") -> torch.device:
+    """Join the other ranks, if `torchrun` started any, and return this rank's device.
+
+    NCCL between GPUs, gloo between CPUs; nothing at all for a single process. Raises ValueError, before any process
+    group exists, where the launch does not fit the machine or `model_parallel_size`.
+    """
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    wanted = launched if model_parallel_size is None else model_parallel_size
+    if wanted != launched:
+        raise ValueError(
+            f"model_parallel_size is {wanted}, and {launched} process{'es' * (launched > 1)} started; "
+            f"start it with: torchrun --nproc_per_node {wanted} ..."
+        )
+    chosen = pick_device(device)
+    if launched > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    if launched > 1 and not mpu.model_parallel_is_initialized():
+        with contextlib.redirect_stdout(io.StringIO()):  # fairscale prints its groups
+            mpu.initialize_model_parallel(launched)
+    return chosen
+
+
+def pick_device(device: str | torch.device = "auto") -> torch.device:
+    """"auto" is this rank's GPU where there is one, else the CPU. Raises ValueError for a device that is not there."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device == "auto":
+        device = "cuda" if n_gpus else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device {device!r} is not one that torch knows; expected auto, cpu, cuda, cuda:0, mps") from None
+    if chosen.type == "cuda":
+        index = local_rank if chosen.index is None else chosen.index
+        if index >= n_gpus:
+            raise ValueError(
+                f"rank {os.environ.get('RANK', '0')} wants cuda:{index}, and this machine has {n_gpus} GPU{'s' * (n_gpus != 1)}; "
+                + (f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else "")
+                + "use --device cpu"
+            )
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+    if chosen.type == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device mps is not available here; use --device cpu")
+    return chosen
+
+
+def parallelize(model: Transformer) -> Transformer:
+    """Give this rank its share: replace the linears and the embedding by fairscale's parallel ones, in place.
+
+    Works on the meta device (each rank then loads only its slices) and on real weights (each keeps its slices). In a
+    layer, wq wk wv and w1 w3 need nothing from the other ranks, wo and w2 end in an all-reduce: two a layer.
+    """
+    n = world_size()
+    if n == 1:
+        return model
+    model.args.check_ranks(n)
+    with _no_initial_weights():
+        for name, module in list(model.named_modules()):
+            dim = split_dim(name + ".weight") if name else None
+            if dim is None:
+                continue
+            # (out, in) of a linear; an embedding's weight is (V, D)
+            rows, columns = module.weight.shape
+            if isinstance(module, nn.Embedding):
+                new = fairscale_layers.ParallelEmbedding(rows, columns)
+            elif dim == 0:
+                gather = name == "output"  # every rank needs all logits
+                new = fairscale_layers.ColumnParallelLinear(columns, rows, bias=False, gather_output=gather)
+            else:
+                new = fairscale_layers.RowParallelLinear(columns, rows, bias=False, input_is_parallel=True)
+            new.weight = nn.Parameter(shard(module.weight.detach(), dim, rank(), n))
+            parent, _, child = name.rpartition(".")
+            setattr(model.get_submodule(parent), child, new)
+    return model
+
+
+def shard(weight: torch.Tensor, dim: int, part: int, parts: int) -> torch.Tensor:
+    """Part `part` of `parts` equal ones of `weight` along `dim`, in memory of its own order."""
+    return weight.chunk(parts, dim)[part].contiguous()
+
+
+@contextlib.contextmanager
+def _no_initial_weights() -> Iterator[None]:
+    # fairscale builds the whole weight on every rank to cut a random slice from it: minutes for 70B, and impossible on
+    # the meta device. The slice is about to be replaced, so the filling is left out.
+    fill = fairscale_layers._initialize_affine_weight
+    fairscale_layers._initialize_affine_weight = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        fairscale_layers._initialize_affine_weight = fill
+
+
+def same_everywhere(value: torch.Tensor) -> torch.Tensor:
+    """Rank 0's `value` on every rank. A token that ranks disagreed on would let their caches drift apart."""
+    if world_size() > 1:
+        dist.broadcast(value, src=0)
+    return value
+
+
+def tell_everyone(thing: T) -> T:
+    """Rank 0's `thing` (any small object) on every rank: what was typed on one keyboard."""
+    if world_size() == 1:
+        return thing
+    box: list[Any] = [thing]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]

@@ -1,0 +1,129 @@
+"""The block, the stack and the head: chapter 06, `notebooks/06_transformer.ipynb`.
+
+Touvron et al., "LLaMA" (2023), section 2.2. Module names are the keys of Meta's `consolidated.NN.pth`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from minillama.args import ModelArgs
+from minillama.attention import Attention, Remembers
+from minillama.feed_forward import FeedForward
+from minillama.kv_cache import KVCache
+from minillama.norm import RMSNorm
+from minillama.rope import precompute_freqs_cis
+
+
+class TransformerBlock(nn.Module):
+    """Attention, then feed-forward; each reads a normalized copy of the stream and adds its answer to it."""
+
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        self.attention = Attention(args)
+        self.feed_forward = FeedForward(args.dim, args.hidden_dim)
+        self.attention_norm = RMSNorm(args.dim, eps=args.norm_eps)
+        self.ffn_norm = RMSNorm(args.dim, eps=args.norm_eps)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        start_pos: int | torch.Tensor,
+        freqs_cis: torch.Tensor,
+        mask: torch.Tensor | None,
+        cache: Remembers | None = None,
+    ) -> torch.Tensor:
+        """x: (B, T, D) -> (B, T, D)."""
+        h = x + self.attention(self.attention_norm(x), start_pos, freqs_cis, mask, cache)
+        return h + self.feed_forward(self.ffn_norm(h))
+
+
+class Transformer(nn.Module):
+    """Token ids in, fp32 logits of the next token out."""
+
+    def __init__(self, args: ModelArgs):
+        super().__init__()
+        if args.vocab_size == -1:
+            raise ValueError("vocab_size is -1 (not said); a model needs the number of rows of its embedding")
+        self.args = self.params = args  # `params` is the reference's name for it
+        self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
+        self.layers = nn.ModuleList(TransformerBlock(args) for _ in range(args.n_layers))
+        self.norm = RMSNorm(args.dim, eps=args.norm_eps)
+        self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
+        # Not a buffer: `model.to(torch.bfloat16)` would round the angles with the weights.
+        self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
+
+    def forward(
+        self, tokens: torch.Tensor, start_pos: int | torch.Tensor = 0, cache: KVCache | None = None
+    ) -> torch.Tensor:
+        """tokens: (B, T) int64 -> logits (B, T, V) fp32.
+
+        start_pos: position of the first token, an int, or a tensor (B,) for rows at different positions (best on the
+        CPU: it steers indexing). cache: what came before, `KVCache.for_model(model, B, max_len)`; None: a stateless
+        pass, through which autograd can go. Raises ValueError where tokens do not fit the cache or `max_seq_len`.
+        """
+        return self.logits(self.features(tokens, start_pos, cache))
+
+    def features(
+        self, tokens: torch.Tensor, start_pos: int | torch.Tensor = 0, cache: KVCache | None = None
+    ) -> torch.Tensor:
+        """All but the head: tokens (B, T) -> (B, T, D). A loop that wants one position's logits need not make all."""
+        if tokens.dim() != 2 or tokens.shape[1] == 0:
+            raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; expected (B, T) with T of 1 or more")
+        B, T = tokens.shape
+        if isinstance(start_pos, torch.Tensor) and bool((start_pos == start_pos[0]).all()):
+            start_pos = int(start_pos[0])  # level rows need no mask and no scattered writes
+        end = T + (start_pos if isinstance(start_pos, int) else int(start_pos.max()))
+        if end > self.args.max_seq_len:
+            raise ValueError(f"{end} tokens are more than the model's max_seq_len {self.args.max_seq_len}")
+        if cache is not None:
+            cache.check_room(B, end)
+        elif end != T:
+            raise ValueError("start_pos without a cache: a stateless pass begins at position 0")
+
+        positions = torch.arange(T)  # (T,), or (B, T) where rows are at different positions
+        positions = positions + (start_pos if isinstance(start_pos, int) else start_pos.cpu()[:, None])
+        mask = causal_mask(positions, end).to(tokens.device) if needs_mask(start_pos, T) else None
+        self.freqs_cis = self.freqs_cis.to(tokens.device)
+        freqs_cis = self.freqs_cis[positions]  # (T, h/2) or (B, T, h/2)
+
+        h = self.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
+        for i, layer in enumerate(self.layers):
+            h = layer(h, start_pos, freqs_cis, mask, None if cache is None else cache.layers[i])
+        return self.norm(h)
+
+    def logits(self, h: torch.Tensor) -> torch.Tensor:
+        """(..., D) -> (..., V) in fp32, whatever the weights are in: softmax and sampling want the bits."""
+        return self.output(h).float()
+
+    @classmethod
+    def from_checkpoint(
+        cls, ckpt_dir: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype | None = None
+    ) -> Transformer:
+        """Build the model in `ckpt_dir` and load its weights; see `minillama.checkpoint.load_model`."""
+        from minillama.checkpoint import load_model  # the model does not depend on file formats
+
+        return load_model(ckpt_dir, device=device, dtype=dtype)
+
+
+def needs_mask(start_pos: int | torch.Tensor, T: int) -> bool:
+    """Level rows need none for one token (it sees all) nor for a prefill from 0 (plain causal attention)."""
+    return not isinstance(start_pos, int) or (T > 1 and start_pos > 0)
+
+
+def causal_mask(positions: torch.Tensor, end: int) -> torch.Tensor:
+    """True where a query may look: key position <= query position.
+
+    positions: (T,) or (B, T) -> (1, 1, T, S) or (B, 1, T, S) with S = end.
+    Three tokens after four cached ones (x: may look):
+
+        key       0 1 2 3 4 5 6
+        query 4   x x x x x . .
+        query 5   x x x x x x .
+        query 6   x x x x x x x
+    """
+    mask = torch.arange(end) <= positions[..., None]  # (..., T, S)
+    return mask.view(-1, 1, *mask.shape[-2:])

@@ -1,0 +1,223 @@
+"""Make `assets/storyteller`: text, tokenizer, training, report. One command, resumable, seeds fixed.
+
+    python tools/storyteller/train.py                 # everything, into assets/storyteller
+    python tools/storyteller/train.py --steps 200     # a trial, into build/storyteller only
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import random
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sentencepiece import SentencePieceTrainer
+from torch import nn
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
+
+from corpus import Corpus, Document  # noqa: E402
+from world import Story  # noqa: E402
+
+from minillama.args import ModelArgs  # noqa: E402
+from minillama.chat import ask, encode_dialog  # noqa: E402
+from minillama.tokenizer import Tokenizer  # noqa: E402
+from minillama.transformer import Transformer  # noqa: E402
+
+PARAMS = {
+    "dim": 192, "n_layers": 6, "n_heads": 8, "n_kv_heads": 2, "vocab_size": 1536,
+    "multiple_of": 64, "ffn_dim_multiplier": 0.75, "norm_eps": 1e-5, "max_seq_len": 512,
+}  # fmt: skip
+SEED = 2
+CONTEXT = 512
+BATCH = 16
+STEPS = 2600
+WARMUP = 60
+DECAY = 0.5  # share of the steps over which the learning rate goes down to zero
+MUON_LR, ADAM_LR = 0.01, 4e-3
+TOKENIZER_DOCUMENTS = 6000
+
+
+def make_tokenizer(path: Path) -> Tokenizer:
+    """Train the BPE with Llama 2's own settings (bytes for the unknown, single digits, text left as it is)."""
+    documents = itertools.islice(Corpus(SEED).documents(), TOKENIZER_DOCUMENTS)
+    lines = itertools.chain.from_iterable(_spoken(document) for document in documents)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(path.with_suffix("")), model_type="bpe",
+        vocab_size=PARAMS["vocab_size"], byte_fallback=True, split_digits=True, allow_whitespace_only_pieces=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=1.0,
+        unk_id=0, bos_id=1, eos_id=2, pad_id=-1, num_threads=1, minloglevel=2,
+    )  # fmt: skip
+    return Tokenizer(path)
+
+
+def _spoken(document: Document) -> list[str]:
+    if isinstance(document, Story):
+        return document.text.splitlines()
+    lines = [m["content"] if m["role"] == "assistant" else ask({"role": "user", "content": m["content"]}) for m in document]
+    return [line for text in lines for line in text.splitlines() if line]
+
+
+def encode_document(document: Document, tokenizer: Tokenizer) -> tuple[list[int], list[bool]]:
+    """Ids of a document and, for each, whether the model is asked to predict it.
+
+    A dialogue is written by the package's own template. The template puts a space before the EOS of a turn that is
+    over; an answer that is being written ends without it, so there the model is only asked for the EOS of the last.
+    """
+    if isinstance(document, Story):
+        ids = tokenizer.encode(document.text, bos=True, eos=True)
+        return ids, [False] + [True] * (len(ids) - 1)
+    ids: list[int] = []
+    learn: list[bool] = []
+    for end in [i for i, message in enumerate(document) if message["role"] == "assistant"]:
+        prompt = encode_dialog(document[:end], tokenizer)  # type: ignore[arg-type]
+        prompt = prompt[len(ids) :]  # the turns before are written already
+        answer = tokenizer.encode(document[end]["content"].strip(), bos=False, eos=False)
+        last = end == len(document) - 1
+        tail = [tokenizer.eos_id] if last else tokenizer.encode(" ", bos=False, eos=True)[1:]
+        ids += prompt + answer + (tail if last else [])
+        learn += [False] + [True] * (len(prompt) - 1 + len(answer)) + [True] * (len(tail) if last else 0)
+        if not last:
+            history = encode_dialog([*document[: end + 1], {"role": "user", "content": "."}], tokenizer)  # type: ignore[list-item]
+            closed = len(history) - len(tokenizer.encode(ask({"role": "user", "content": "."}), bos=True, eos=False))
+            learn += [False] * (closed - len(ids))
+            ids = history[:closed]
+    return ids, learn
+
+
+class Stream:
+    """Documents end to end, cut into rows of CONTEXT + 1; the same batches for the same seed and step."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+        self.corpus = Corpus(SEED)
+        self.documents = self.corpus.documents()
+        self.ids: list[int] = []
+        self.learn: list[bool] = []
+
+    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
+        size = BATCH * (CONTEXT + 1)
+        while len(self.ids) < size:
+            ids, learn = encode_document(next(self.documents), self.tokenizer)
+            self.ids += ids
+            self.learn += learn
+        ids = torch.tensor(self.ids[:size]).view(BATCH, -1)
+        learn = torch.tensor(self.learn[:size]).view(BATCH, -1)
+        self.ids, self.learn = self.ids[size:], self.learn[size:]
+        return ids[:, :-1], torch.where(learn, ids, -100)[:, 1:]
+
+    def held_out(self, rows: int = 48) -> tuple[torch.Tensor, torch.Tensor]:
+        pairs = [encode_document(document, self.tokenizer) for document in self.corpus.held_out_documents]
+        ids = torch.tensor([i for ids, _ in pairs for i in ids][: rows * (CONTEXT + 1)]).view(rows, -1)
+        learn = torch.tensor([i for _, learn in pairs for i in learn][: rows * (CONTEXT + 1)]).view(rows, -1)
+        return ids[:, :-1], torch.where(learn, ids, -100)[:, 1:]
+
+
+def loss_of(model: nn.Module, ids: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(ids)  # (B, T, V)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def initialise(model: Transformer) -> None:
+    torch.manual_seed(SEED)
+    for name, p in model.named_parameters():
+        if p.dim() == 2:
+            scale = 0.02 if "embed" in name or "output" in name else p.shape[1] ** -0.5
+            if name.endswith(("wo.weight", "w2.weight")):  # what is added to the stream starts small
+                scale /= math.sqrt(2 * len(model.layers))
+            nn.init.normal_(p, std=scale)
+
+
+def optimizers(model: Transformer) -> list[torch.optim.Optimizer]:
+    inner = [p for n, p in model.named_parameters() if p.dim() == 2 and "layers" in n]
+    outer = [p for n, p in model.named_parameters() if p.dim() != 2 or "layers" not in n]
+    return [
+        torch.optim.Muon(inner, lr=MUON_LR, weight_decay=0.01, momentum=0.95, adjust_lr_fn="original"),
+        torch.optim.AdamW(outer, lr=ADAM_LR, betas=(0.9, 0.98), weight_decay=0.01),
+    ]
+
+
+def schedule(step: int, steps: int) -> float:
+    return min(1.0, (step + 1) / WARMUP, (steps - step) / (DECAY * steps))
+
+
+def train(tokenizer: Tokenizer, build: Path, steps: int) -> tuple[Transformer, list[dict[str, float]]]:
+    model = Transformer(ModelArgs(**PARAMS))
+    initialise(model)
+    opts = optimizers(model)
+    stream = Stream(tokenizer)
+    held = stream.held_out()
+    curve: list[dict[str, float]] = []
+    state_path = build / "state.pt"
+    start = 0
+    if state_path.exists():
+        state = torch.load(state_path, weights_only=True)
+        start, curve = state["step"], state["curve"]
+        model.load_state_dict(state["model"])
+        for opt, saved in zip(opts, state["opts"]):
+            opt.load_state_dict(saved)
+        for _ in tqdm(range(start), desc="finding the place", disable=None):
+            stream.batch()
+    began, recent = time.time(), []
+    for step in (bar := tqdm(range(start, steps), initial=start, total=steps, mininterval=5)):
+        for opt, base in zip(opts, (MUON_LR, ADAM_LR)):
+            for group in opt.param_groups:
+                group["lr"] = base * schedule(step, steps)
+        loss = loss_of(model, *stream.batch())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts:
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+        recent.append(loss.item())
+        bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
+        if (step + 1) % 100 == 0 or step + 1 == steps:
+            with torch.no_grad():
+                held_loss = float(np.mean([loss_of(model, held[0][i : i + 16], held[1][i : i + 16]).item() for i in range(0, 48, 16)]))
+            curve.append({
+                "step": step + 1, "tokens": (step + 1) * BATCH * CONTEXT, "train": float(np.mean(recent)), "held_out": held_loss,
+                "seconds": time.time() - began,
+            })  # fmt: skip
+            recent = []
+            print(curve[-1], flush=True)
+            torch.save(
+                {"step": step + 1, "curve": curve, "model": model.state_dict(), "opts": [o.state_dict() for o in opts]},
+                state_path.with_suffix(".tmp"),
+            )
+            state_path.with_suffix(".tmp").replace(state_path)
+    return model, curve
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--out", type=Path, default=ROOT / "assets" / "storyteller")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "storyteller", help="resumable state")
+    parser.add_argument("--threads", type=int, default=1, help="the same result needs the same number")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    random.seed(SEED)
+    options.build.mkdir(parents=True, exist_ok=True)
+    path = options.build / "tokenizer.model"
+    tokenizer = Tokenizer(path) if path.exists() else make_tokenizer(path)
+    model, curve = train(tokenizer, options.build, options.steps)
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.save({name: p.detach().clone() for name, p in model.state_dict().items()}, options.out / "consolidated.00.pth")
+    (options.out / "params.json").write_text(json.dumps(PARAMS, indent=2) + "\n")
+    (options.out / "tokenizer.model").write_bytes(path.read_bytes())
+    (options.out / "loss.json").write_text(json.dumps(curve, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
