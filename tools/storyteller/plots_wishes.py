@@ -419,7 +419,8 @@ def bakes_a_cake(rng: random.Random) -> Story:
         {thing} [was
         all over the floor|fell on the floor]. """
         s["wrong"], s["tip"] = (
-            "{n} fell over {trip} and dropped the {thing}", "put everything away, so that nobody falls"
+            "{n} fell over {trip} and dropped the {thing}",
+            "put everything away, so that nobody falls",
         )
     else:
         wrong = """"[More is better|A little more can't hurt]," said {n}, and {he} put in [ten|five|twenty] spoons of
@@ -513,7 +514,8 @@ def grows_a_seed(rng: random.Random) -> Story:
             the days went by. One morning, [a green tip came out of the ground|two small green leaves were there]."""
         )
         s["trouble"], s["did"] = (
-            "{n} could not wait and began to dig up the seed", "{fn} told {n} to stop and waited with {him}"
+            "{n} could not wait and began to dig up the seed",
+            "{fn} told {n} to stop and waited with {him}",
         )
         s["short"] = "{he} wanted to dig it up, but {fn} the {fk} helped {him} wait"
     elif way == "dry":
@@ -593,8 +595,9 @@ def builds_something(rng: random.Random) -> Story:
         ),
         "bridge": (
             rng.choice(["a bridge over the stream", "a bridge to the other side of the river"]),
-            rng.choice(["the bridge broke in the middle, and {n} fell into the water",
-             "the water carried the bridge away"]),
+            rng.choice(
+                ["the bridge broke in the middle, and {n} fell into the water", "the water carried the bridge away"]
+            ),
             "{n} and {fn} walked over it hand in hand, and the bridge did not even shake",
             rng.choice(["a rope to hold on to", "a lamp at each end", "flowers on both sides"]),
         ),
@@ -727,7 +730,9 @@ def a_race(rng: random.Random) -> Story:
             wins|The winner is {n}]!" everyone shouted. """
         )
         s["why"], s["winner"], s["how"] = (
-            "{fn} lay down {rest} and fell asleep", "{n} won the race", "{n} won because {fn} fell asleep"
+            "{fn} lay down {rest} and fell asleep",
+            "{n} won the race",
+            "{n} won because {fn} fell asleep",
         )
     elif way == "lost":
         s["sign"] = rng.choice(["sign", "map"])
@@ -834,7 +839,8 @@ def greedy_one(rng: random.Random) -> Story:
             [sat with {him} all night|stayed until {he} felt better]."""
         )
         s["bad"], s["help"] = (
-            "{n} ate too many {food}, and {his} tummy hurt", "{fn} made tea for {n} and stayed with {him}"
+            "{n} ate too many {food}, and {his} tummy hurt",
+            "{fn} made tea for {n} and stayed with {him}",
         )
         s["sum"] = "ate too many {food} and felt sick, but {fn} the {fk} was kind to {him}"
     elif way == "stuck":
@@ -905,8 +911,16 @@ def says_no_or_lazy(rng: random.Random) -> Story:
     hero, friend, s, say = players(rng)
     if rng.random() < 0.5:
         s["ask1"], s["ask2"] = rng.sample(
-            ["play ball", "come to the river", "eat some soup", "pick flowers", "sing a song", "fly a kite",
-             "go for a walk"], 2
+            [
+                "play ball",
+                "come to the river",
+                "eat some soup",
+                "pick flowers",
+                "sing a song",
+                "fly a kite",
+                "go for a walk",
+            ],
+            2,
         )
         s["missed"] = rng.choice(["a party", "a picnic", "a big dance", "a tea party"])
         way = rng.choice(["quiet", "need"])
@@ -953,11 +967,14 @@ def says_no_or_lazy(rng: random.Random) -> Story:
             "[Yes|Yes, please]," {he} said [very softly|in a small voice]. {fn} [smiled|was so happy that {fhe}
             jumped]. """
         )
-        last += say(
-            "Soon {n} was with all {his} friends at {missed}. "
-            if way == "quiet"
-            else "{Fhe} put up the ladder and held {n}'s hand until {he} was safe on the ground. "
-        ).replace("at a ", "at the ") + " "
+        last += (
+            say(
+                "Soon {n} was with all {his} friends at {missed}. "
+                if way == "quiet"
+                else "{Fhe} put up the ladder and held {n}'s hand until {he} was safe on the ground. "
+            ).replace("at a ", "at the ")
+            + " "
+        )
         last += say(
             """"[Do you want to {ask1} tomorrow|And now, do you want to {ask2}]?" asked {fn}. "Yes!" said {n}. [{He}
             liked that word. It was
@@ -973,8 +990,9 @@ def says_no_or_lazy(rng: random.Random) -> Story:
         )
         facts = [
             ask(say, "What did {n} always say?|What was the problem with {n}?", "{n} always said no."),
-            ask(say, "What did {fn} ask first?|What did {fn} want to do first?",
-                '{fn} asked, "Do you want to {ask1}?"'),
+            ask(
+                say, "What did {fn} ask first?|What did {fn} want to do first?", '{fn} asked, "Do you want to {ask1}?"'
+            ),
             ask(say, "Why was {n} sad?", "{why}."),
             ask(say, "What happened one day?" if way == "need" else "What did {n} see from the window?", "{what}."),
             ask(say, "What did {n} say at last?|What did {n} learn to say?|What did {n} learn?", "{n} said yes."),
@@ -1053,8 +1071,9 @@ def says_no_or_lazy(rng: random.Random) -> Story:
             ask(say, "What did {n} always say?|What did {n} say to {fn}?", '{n} said, "Tomorrow."'),
             ask(say, "What was the problem?|What went wrong?", "{trouble}."),
             ask(say, "How did {fn} help {n}?|What did {fn} do?", "{how}."),
-            ask(say, "Was {n} lazy at the end?|What did {n} learn?",
-                "{n} was not lazy any more. {He} learned to work."),
+            ask(
+                say, "Was {n} lazy at the end?|What did {n} learn?", "{n} was not lazy any more. {He} learned to work."
+            ),
         ]
     return Story(
         topic=say(topic).lower(),
@@ -1069,8 +1088,14 @@ def says_no_or_lazy(rng: random.Random) -> Story:
 def cannot_sleep(rng: random.Random) -> Story:
     hero, friend, s, say = players(rng)
     s["tried1"], s["tried2"] = rng.sample(
-        ["drank warm milk", "counted to a hundred", "lay on {his} left side", "put {his} head under the pillow",
-         "sang a slow song"], 2
+        [
+            "drank warm milk",
+            "counted to a hundred",
+            "lay on {his} left side",
+            "put {his} head under the pillow",
+            "sang a slow song",
+        ],
+        2,
     )
     way = rng.choice(["toy", "noise", "thoughts", "song"])
     first = start(
@@ -1107,7 +1132,9 @@ def cannot_sleep(rng: random.Random) -> Story:
             {toy} {where}. [{n} hugged it.|"There you are!" said {n} to it.]"""
         )
         s["why"], s["help"], s["sum"] = (
-            "{his} {toy} was missing", "{fn} found the {toy} {where}", "{fn} the {fk} found {his} {toy}"
+            "{his} {toy} was missing",
+            "{fn} found the {toy} {where}",
+            "{fn} the {fk} found {his} {toy}",
         )
     elif way == "noise":
         s["noise"], s["from"], s["fix"] = rng.choice(
@@ -1131,15 +1158,19 @@ def cannot_sleep(rng: random.Random) -> Story:
         s["worry"] = rng.choice(
             ["the first day of school", "the big race", "a long trip", "{his} birthday", "the new teacher"]
         )
-        middle += say(
-            """"What are you thinking about?" "[About tomorrow|Tomorrow]," said {n}. "[I think and think|My head is so
+        middle += (
+            say(
+                """"What are you thinking about?" "[About tomorrow|Tomorrow]," said {n}. "[I think and think|My head is so
             full]. It is
             about {worry}." "[Then give me your thoughts|Put your thoughts in this box]," said {fn}, and {fhe} held
             out a [little|small]
             box. {n} [told {fhim} everything|whispered into the box], one thing after another. {fn} shut the box. "[I
             will keep them until
             the morning|They will stay in here tonight]," {fhe} said. {n}'s head [felt light|was quiet at last]."""
-        ).replace("about his birthday", "about my birthday").replace("about her birthday", "about my birthday")
+            )
+            .replace("about his birthday", "about my birthday")
+            .replace("about her birthday", "about my birthday")
+        )
         s["why"], s["help"] = "{he} was thinking about {worry}", "{fn} kept {n}'s thoughts in a box"
         s["sum"] = "{fn} the {fk} put {his} thoughts in a box"
     else:
@@ -1166,7 +1197,7 @@ def cannot_sleep(rng: random.Random) -> Story:
             back to bed|lay down in {his} warm bed] and [shut {his} eyes|closed {his} eyes]. """
         )
         if way != "song"
-        else say("\"[Good night|Sleep well], {fn},\" {he} whispered. ")
+        else say('"[Good night|Sleep well], {fn}," {he} whispered. ')
     )
     last += say(
         """[The moon looked in at the window.|Outside, the stars were shining.|The wind was soft in the trees.|The
@@ -1222,7 +1253,7 @@ def kind_giant(rng: random.Random) -> Story:
         ("The {fk} lived {at} {home}. " if friend.kind in first else "{At} {home} lived a {fk}. ")
         + """[{Fhe} was as big as a house|{Fhe} was as tall as a tree], and {big}. Everyone was afraid of {fhim}. "[It
         will eat you|It eats children for lunch]!" they said. """
-    ).replace("It will eat", "The {fk} will eat".format(fk=friend.kind)).replace("It eats", f"The {friend.kind} eats")
+    ).replace("It will eat", f"The {friend.kind} will eat").replace("It eats", f"The {friend.kind} eats")
     if way == "thorn":
         s["hurt"] = rng.choice(
             ["a thorn in {fhis} foot", "a big splinter in {fhis} toe", "a bad tooth", "a thorn in {fhis} hand"]
@@ -1266,7 +1297,8 @@ def kind_giant(rng: random.Random) -> Story:
             apples], and they played all day."""
         )
         s["why"], s["help"] = (
-            "The {fk} cried because nobody ever came to see {fhim}", "{fn} helped {n} and played with {him}"
+            "The {fk} cried because nobody ever came to see {fhim}",
+            "{fn} helped {n} and played with {him}",
         )
         s["sum"] = "brought {gift} to a lonely {fk}"
     else:

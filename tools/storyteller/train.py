@@ -1,7 +1,7 @@
 """Make `assets/storyteller`: text, tokenizer, training, report. One command, resumable, seeds fixed.
 
-    python tools/storyteller/train.py                 # everything, into assets/storyteller
-    python tools/storyteller/train.py --steps 200     # a trial, into build/storyteller only
+python tools/storyteller/train.py                 # everything, into assets/storyteller
+python tools/storyteller/train.py --steps 200     # a trial, into build/storyteller only
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
 from corpus import Corpus, Document  # noqa: E402
-from world import Story  # noqa: E402
-
 from minillama.args import ModelArgs  # noqa: E402
 from minillama.chat import ask, encode_dialog  # noqa: E402
 from minillama.tokenizer import Tokenizer  # noqa: E402
 from minillama.transformer import Transformer  # noqa: E402
+from world import Story  # noqa: E402
 
 PARAMS = {
     "dim": 192, "n_layers": 6, "n_heads": 8, "n_kv_heads": 2, "vocab_size": 1536,
@@ -40,10 +39,11 @@ PARAMS = {
 SEED = 2
 CONTEXT = 512
 BATCH = 16
-STEPS = 2600
+STEPS = 2700
+SHORT = 0.5  # share of the steps, the first ones, in rows of CONTEXT / 2: attention costs half there
 WARMUP = 60
 DECAY = 0.5  # share of the steps over which the learning rate goes down to zero
-MUON_LR, ADAM_LR = 0.01, 4e-3
+MUON_LR, ADAM_LR = 0.015, 4e-3
 TOKENIZER_DOCUMENTS = 6000
 
 
@@ -64,7 +64,9 @@ def make_tokenizer(path: Path) -> Tokenizer:
 def _spoken(document: Document) -> list[str]:
     if isinstance(document, Story):
         return document.text.splitlines()
-    lines = [m["content"] if m["role"] == "assistant" else ask({"role": "user", "content": m["content"]}) for m in document]
+    lines = [
+        m["content"] if m["role"] == "assistant" else ask({"role": "user", "content": m["content"]}) for m in document
+    ]
     return [line for text in lines for line in text.splitlines() if line]
 
 
@@ -96,7 +98,7 @@ def encode_document(document: Document, tokenizer: Tokenizer) -> tuple[list[int]
 
 
 class Stream:
-    """Documents end to end, cut into rows of CONTEXT + 1; the same batches for the same seed and step."""
+    """Documents end to end, cut into rows; the same batches for the same seed and steps."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
@@ -105,14 +107,15 @@ class Stream:
         self.ids: list[int] = []
         self.learn: list[bool] = []
 
-    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        size = BATCH * (CONTEXT + 1)
+    def batch(self, context: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = BATCH * CONTEXT // context
+        size = rows * (context + 1)
         while len(self.ids) < size:
             ids, learn = encode_document(next(self.documents), self.tokenizer)
             self.ids += ids
             self.learn += learn
-        ids = torch.tensor(self.ids[:size]).view(BATCH, -1)
-        learn = torch.tensor(self.learn[:size]).view(BATCH, -1)
+        ids = torch.tensor(self.ids[:size]).view(rows, -1)
+        learn = torch.tensor(self.learn[:size]).view(rows, -1)
         self.ids, self.learn = self.ids[size:], self.learn[size:]
         return ids[:, :-1], torch.where(learn, ids, -100)[:, 1:]
 
@@ -148,6 +151,10 @@ def optimizers(model: Transformer) -> list[torch.optim.Optimizer]:
     ]
 
 
+def row_length(step: int, steps: int) -> int:
+    return CONTEXT // 2 if step < SHORT * steps else CONTEXT
+
+
 def schedule(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / WARMUP, (steps - step) / (DECAY * steps))
 
@@ -167,14 +174,15 @@ def train(tokenizer: Tokenizer, build: Path, steps: int) -> tuple[Transformer, l
         model.load_state_dict(state["model"])
         for opt, saved in zip(opts, state["opts"]):
             opt.load_state_dict(saved)
-        for _ in tqdm(range(start), desc="finding the place", disable=None):
-            stream.batch()
-    began, recent = time.time(), []
+        for step in tqdm(range(start), desc="finding the place", disable=None):
+            stream.batch(row_length(step, steps))
+    # Seconds of a resumed run go on from the ones before.
+    began, recent = time.time() - (curve[-1]["seconds"] if curve else 0), []
     for step in (bar := tqdm(range(start, steps), initial=start, total=steps, mininterval=5)):
         for opt, base in zip(opts, (MUON_LR, ADAM_LR)):
             for group in opt.param_groups:
                 group["lr"] = base * schedule(step, steps)
-        loss = loss_of(model, *stream.batch())
+        loss = loss_of(model, *stream.batch(row_length(step, steps)))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for opt in opts:
@@ -184,7 +192,9 @@ def train(tokenizer: Tokenizer, build: Path, steps: int) -> tuple[Transformer, l
         bar.set_postfix(loss=f"{loss.item():.3f}", refresh=False)
         if (step + 1) % 100 == 0 or step + 1 == steps:
             with torch.no_grad():
-                held_loss = float(np.mean([loss_of(model, held[0][i : i + 16], held[1][i : i + 16]).item() for i in range(0, 48, 16)]))
+                held_loss = float(
+                    np.mean([loss_of(model, held[0][i : i + 16], held[1][i : i + 16]).item() for i in range(0, 48, 16)])
+                )
             curve.append({
                 "step": step + 1, "tokens": (step + 1) * BATCH * CONTEXT, "train": float(np.mean(recent)), "held_out": held_loss,
                 "seconds": time.time() - began,
@@ -213,7 +223,9 @@ def main() -> None:
     tokenizer = Tokenizer(path) if path.exists() else make_tokenizer(path)
     model, curve = train(tokenizer, options.build, options.steps)
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.save({name: p.detach().clone() for name, p in model.state_dict().items()}, options.out / "consolidated.00.pth")
+    torch.save(
+        {name: p.detach().clone() for name, p in model.state_dict().items()}, options.out / "consolidated.00.pth"
+    )
     (options.out / "params.json").write_text(json.dumps(PARAMS, indent=2) + "\n")
     (options.out / "tokenizer.model").write_bytes(path.read_bytes())
     (options.out / "loss.json").write_text(json.dumps(curve, indent=1) + "\n")

@@ -132,7 +132,10 @@ def usual_facts(hero: Character, friend: Character | None, slots: dict[str, str]
         facts.append(
             (
                 [f"Who helped {hero.name}?", f"Who was {hero.name}'s friend?", f"Did {hero.name} have a friend?"],
-                [f"{friend.name} the {friend.kind} helped {hero.name}.", f"{hero.name}'s friend was {friend.name} the {friend.kind}."],
+                [
+                    f"{friend.name} the {friend.kind} helped {hero.name}.",
+                    f"{hero.name}'s friend was {friend.name} the {friend.kind}.",
+                ],
             )
         )
     from grammar import tidy

@@ -1,0 +1,640 @@
+"""The command line: `minillama complete`, `chat` and `info`, for people and, with --json, for machines.
+
+Answers go to stdout and everything else to stderr. What the user can mend is one line and exit code 2. Under `torchrun`
+every rank runs the same command, and rank 0 reads and speaks for all. torch is imported when a command needs it, so that
+`--help` and `--version` answer at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+if TYPE_CHECKING:
+    from minillama.args import ModelArgs
+    from minillama.chat import Message
+    from minillama.generation import Llama, Piece
+
+WIDTH = 80
+KEEP_ALIVE = 60.0  # seconds: ranks that wait for a person's next line hear this often that there is none yet
+GIVE_WAY = 5.0  # seconds: a failing rank lets the one that failed first (torchrun then ends this one) speak alone
+
+# Typer carries its own click and does not export the base class of usage errors.
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class Commands(TyperGroup):
+    """The commands, with our manners in place of typer's: plain one-line errors, quiet ranks, no traceback."""
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **__: Any) -> NoReturn:
+        arguments = list(sys.argv[1:] if args is None else args) or ["--help"]
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(errors="replace")  # a terminal without the character should not end the story
+        with _plain_warnings(), _only_rank_0_speaks():
+            sys.exit(_status(lambda: self._run(arguments)))
+
+    def _run(self, arguments: list[str]) -> int:
+        try:
+            with self.make_context("minillama", arguments) as context:
+                self.invoke(context)
+            status = 0
+        except typer.Exit as done:
+            status = done.exit_code
+        sys.stdout.flush()
+        _leave_ranks()
+        return status
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 all went well, 2 something you can mend (one line on stderr says what; MINILLAMA_DEBUG=1 "
+    "shows the traceback), 130 after Ctrl-C. In parallel: torchrun --nproc_per_node 2 -m minillama complete ...",
+)
+
+
+def main() -> None:
+    """The entry point of the `minillama` command and of `python -m minillama`."""
+    get_command(app).main()
+
+
+# The options, each written once -------------------------------------------------------------------------------------
+
+CkptDir = Annotated[
+    Path | None, typer.Option(help="Folder with params.json and consolidated.*.pth.", show_default="the demo checkpoint")
+]
+TokenizerPath = Annotated[
+    Path | None, typer.Option(help="A SentencePiece model.", show_default="tokenizer.model beside the checkpoint or above")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")]
+Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="the checkpoint's")]
+MaxSeqLen = Annotated[
+    int | None, typer.Option(min=1, help="Most tokens, prompt and answer together.", show_default="the checkpoint's")
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, max=2**62 - 1, help="The same seed tells the same story.", show_default="a fresh one")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of text.")]
+Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token; higher is wilder.")]
+TopP = Annotated[float, typer.Option(help="Draw from the likeliest tokens that hold this share; 1 is off.")]
+MaxGenLen = Annotated[int | None, typer.Option(min=0, help="Most new tokens.", show_default="as many as fit")]
+TopK = Annotated[int, typer.Option(min=0, help="Draw from this many likeliest tokens; 0 is off.")]
+MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the likeliest one's; 0 is off.")]
+RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: tokens seen before, prompt included, are less likely.")]
+FrequencyPenalty = Annotated[float, typer.Option(help="Lower a token's logit by this for each time it was generated.")]
+PresencePenalty = Annotated[float, typer.Option(help="Lower the logit of every token generated before by this.")]
+Stop = Annotated[
+    list[str] | None, typer.Option(help="End at this text, which is left out; repeatable.", show_default=False)
+]
+
+
+@app.callback()
+def _top(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    """Llama 2 on the command line: continue a text, talk, or look a checkpoint over."""
+    if version:
+        from minillama import __version__
+
+        typer.echo(f"minillama {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def complete(
+    prompts: Annotated[
+        list[str], typer.Argument(metavar="PROMPT...", help="Text to go on from; - reads it from stdin.", show_default=False)
+    ],
+    ckpt_dir: CkptDir = None,
+    tokenizer_path: TokenizerPath = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    max_seq_len: MaxSeqLen = None,
+    seed: Seed = None,
+    temperature: Temperature = 0.6,
+    top_p: TopP = 0.9,
+    max_gen_len: MaxGenLen = None,
+    top_k: TopK = 0,
+    min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    stop: Stop = None,
+    as_json: AsJson = False,
+) -> None:
+    """Continue a text, written as it is made; several texts are continued together, in one batch."""
+    if prompts.count("-") > 1:
+        raise typer.BadParameter("- stands for all of stdin and can be given once")
+    options = _sampling(
+        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
+    ) | {"max_gen_len": max_gen_len, "stop": _stops(stop)}  # fmt: skip
+    llama = _build(ckpt_dir, tokenizer_path, device, dtype, max_seq_len)
+    seed = _seed(seed)
+    if "-" in prompts:
+        text = _stdin_text()
+        prompts = [text if prompt == "-" else prompt for prompt in prompts]
+    if len(prompts) > 1:
+        result = _complete_together(llama, prompts, seed, options)
+        if not as_json:
+            texts = [one["prompt"] + one["text"] for one in result["completions"]]
+            _say(f"\n{'-' * 40}\n".join(texts) + "\n")
+    else:
+        started = time.perf_counter()
+        pieces = llama.stream_text(prompts[0], seed=seed, **options)
+        say = _nothing if as_json else _say
+        say(prompts[0])
+        prompt_tokens = len(llama.tokenizer.encode(prompts[0], bos=True, eos=False))
+        result = {"prompt": prompts[0]} | _followed(pieces, started, say, prompt_tokens) | {"seed": seed}
+        say("\n")
+    if as_json:
+        _say_json(result)
+
+
+@app.command()
+def chat(
+    message: Annotated[
+        str | None, typer.Option(help="Answer this one message and exit; - reads it from stdin.", show_default=False)
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="What the model is to be.", show_default=False)] = None,
+    ckpt_dir: CkptDir = None,
+    tokenizer_path: TokenizerPath = None,
+    device: Device = "auto",
+    dtype: Dtype = None,
+    max_seq_len: MaxSeqLen = None,
+    seed: Seed = None,
+    temperature: Temperature = 0.6,
+    top_p: TopP = 0.9,
+    max_gen_len: MaxGenLen = None,
+    top_k: TopK = 0,
+    min_p: MinP = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    stop: Stop = None,
+    as_json: AsJson = False,
+) -> None:
+    """Talk with a chat model: a message a line on stdin, answers as they are made.
+
+    /reset forgets what was said; /exit, Ctrl-D and Ctrl-C end. When the talk outgrows --max-seq-len, its oldest turns are
+    forgotten; the system message stays. With --json, every answer is an object on a line of its own.
+    """
+    options = _sampling(
+        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
+    ) | {"max_gen_len": max_gen_len, "stop": _stops(stop)}  # fmt: skip
+    _refuse_tags("the system message", system or "")
+    if message is not None:
+        _refuse_tags("the message", message)  # before a model is loaded
+    llama = _build(ckpt_dir, tokenizer_path, device, dtype, max_seq_len)
+    talk = Conversation(llama, system, _seed(seed), options)
+    say = _nothing if as_json else _say
+
+    def answer(text: str) -> None:
+        result = talk.answer(text, say)
+        say("\n")
+        if result["forgotten_turns"]:
+            turns = f"{result['forgotten_turns']} turn{'s' * (result['forgotten_turns'] > 1)}"
+            _note(f"the talk no longer fits in {llama.model.args.max_seq_len} tokens; forgot its oldest {turns}")
+        if as_json:
+            _say_json(result)
+
+    if message is not None:
+        answer(_stdin_text() if message == "-" else message)
+        return
+    if sys.stdin.isatty() and not as_json:
+        _note("/reset forgets what was said; /exit or Ctrl-D ends")
+    for line in _lines(marker=not as_json):
+        text = line.strip()
+        if text == "/exit":
+            break
+        if text == "/reset":
+            talk.reset()
+        elif text:
+            try:
+                answer(text)
+            except ValueError as error:  # this turn cannot be; the talk goes on, as if it had not been said
+                _note(f"error: {_one_line(error)}")
+                if as_json:  # whoever sent the line waits for an object
+                    _say_json({"message": text, "error": _one_line(error)})
+
+
+@app.command()
+def info(
+    model: Annotated[
+        str | None, typer.Option(help="7B, 13B or 70B instead of a checkpoint.", show_default=False)
+    ] = None,
+    ckpt_dir: CkptDir = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Of weights and cache: float32, bfloat16 or float16.", show_default="the checkpoint's, or float16"),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences in the KV cache.")] = 1,
+    seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of each.", show_default="as many as the model takes")
+    ] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="Processes that share the model.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Show a model's shape and the memory that it takes. Weights are not read."""
+    if model is not None and ckpt_dir is not None:
+        raise typer.BadParameter("--model and --ckpt-dir name two models; give one")
+    from minillama.args import ModelArgs
+    from minillama.checkpoint import resolve_dtype
+    from minillama.memory import gb, kv_cache_bytes, weight_bytes
+
+    chosen = resolve_dtype(dtype or "float16")
+    if model is not None:
+        args = ModelArgs.preset(model)
+        about: dict[str, Any] = {"model": model.upper()}
+    else:
+        args, about, kept = _looked_over(_checkpoint(ckpt_dir))
+        chosen = chosen if dtype else kept
+    assert chosen is not None
+    seq_len = seq_len or args.max_seq_len
+    weights = weight_bytes(args, chosen, ranks)
+    cache = kv_cache_bytes(args, batch, seq_len, chosen, ranks)
+    name = str(chosen).removeprefix("torch.")
+    if as_json:
+        shape = {
+            key: getattr(args, key)
+            for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "vocab_size", "max_seq_len",
+                        "norm_eps", "rope_theta", "n_params")
+        }  # fmt: skip
+        asked = {"dtype": name, "batch": batch, "seq_len": seq_len, "ranks": ranks}
+        memory = {"weight_bytes": weights, "kv_cache_bytes": cache, "total_bytes": weights + cache}
+        _say_json(about | shape | asked | memory)
+        return
+    rows = [("model", about["model"])] if model is not None else [
+        ("checkpoint", about["ckpt_dir"]),
+        ("on disk", f"{about['files']} file{'s' * (about['files'] > 1)}, {gb(about['file_bytes'])}, {about['file_dtype']}"),
+    ]  # fmt: skip
+    kv_heads = f"{args.n_kv_heads} kv head{'s' * (args.n_kv_heads > 1)}"
+    each = f" on each of {ranks} ranks" if ranks > 1 else ""
+    rows += [
+        ("layers", f"{args.n_layers}"),
+        ("width", f"{args.dim}, feed-forward {args.hidden_dim}"),
+        ("attention", f"{args.n_heads} heads of {args.head_dim}, {kv_heads}"),
+        ("vocabulary", f"{args.vocab_size:,} pieces"),
+        ("context", f"{args.max_seq_len:,} tokens, RoPE theta {args.rope_theta:g}"),
+        ("parameters", f"{args.n_params:,}"),
+        ("weights", f"{gb(weights)} in {name}{each}"),
+        ("KV cache", f"{gb(cache)} in {name}{each}, batch {batch} x {seq_len:,} tokens"),
+        ("together", f"{gb(weights + cache)}{each}"),
+    ]
+    label = max(len(left) for left, _ in rows) + 2
+    for left, right in rows:
+        if label + len(right) > WIDTH:  # the end of a long path says more than its beginning
+            right = "..." + right[label + 3 - WIDTH :]
+        _say(f"{left:<{label}}{right}\n")
+
+
+class Conversation:
+    """What was said, and the next answer; keeps within max_seq_len by forgetting its oldest turns.
+
+    The answer number n since the beginning draws from seed + n, so that a talk can be repeated.
+    """
+
+    def __init__(self, llama: Llama, system: str | None, seed: int, options: dict[str, Any]):
+        self.llama, self.seed, self.options = llama, seed, options
+        self.opening: list[Message] = [{"role": "system", "content": system}] if system else []
+        self.reset()
+
+    def reset(self) -> None:
+        self.history: list[Message] = []
+        self.answers = 0
+
+    def answer(self, text: str, say: Callable[[str], None]) -> dict[str, Any]:
+        """Say the answer to `text` and remember both. Raises ValueError, with nothing remembered, if it cannot be asked."""
+        started = time.perf_counter()
+        _refuse_tags("the message", text)
+        question: Message = {"role": "user", "content": text}
+        forgotten, ids = self._forget(question)
+        dialog = [*self.opening, *self.history[2 * forgotten :], question]
+        seed = (self.seed + self.answers) % 2**62
+        result = _followed(self.llama.stream_chat(dialog, seed=seed, **self.options), started, say, len(ids))
+        said: Message = {"role": "assistant", "content": _without_tags(result["text"]).strip()}
+        self.history = [*self.history[2 * forgotten :], question, said]
+        self.answers += 1
+        return {"message": text} | result | {"forgotten_turns": forgotten, "seed": seed}
+
+    def _forget(self, question: Message) -> tuple[int, list[int]]:
+        """How many of the oldest turns have to go, and the ids of what remains with `question`."""
+        from minillama.chat import encode_dialog
+
+        limit = self.llama.model.args.max_seq_len
+        # A history that leaves no room for the answer is of no use: a quarter is kept free, or all that was asked for.
+        room = max(1, min(limit // 4, self.options["max_gen_len"] or limit))
+        turns = len(self.history) // 2
+        for forgotten in range(turns + 1):
+            dialog = [*self.opening, *self.history[2 * forgotten :], question]
+            ids = encode_dialog(dialog, self.llama.tokenizer)
+            if len(ids) + room <= limit:
+                return forgotten, ids
+        if len(ids) >= limit:
+            raise ValueError(f"the message takes {len(ids)} tokens and max_seq_len is {limit}: no room for an answer")
+        return turns, ids
+
+
+def _followed(pieces: Iterator[Piece], started: float, say: Callable[[str], None], prompt_tokens: int) -> dict[str, Any]:
+    """Say the pieces as they come; what they were, and how fast."""
+    text, reason, first = "", None, None
+    tokens: list[int] = []
+    for piece in pieces:
+        if first is None:
+            first = time.perf_counter() - started
+        say(piece.text)
+        text, reason = text + piece.text, piece.finish_reason
+        tokens += piece.tokens
+    return {
+        "text": text, "tokens": tokens, "finish_reason": reason, "prompt_tokens": prompt_tokens,
+        "new_tokens": len(tokens), **_speed(first, time.perf_counter() - started, len(tokens)),
+    }  # fmt: skip
+
+
+def _complete_together(llama: Llama, prompts: list[str], seed: int, options: dict[str, Any]) -> dict[str, Any]:
+    """All prompts in one batch. Each has the seed that repeats it alone."""
+    started = time.perf_counter()
+    rest = dict(options)
+    limit, temperature, top_p = rest.pop("max_gen_len"), rest.pop("temperature"), rest.pop("top_p")
+    job = llama._job(llama._encode_prompts(prompts), limit, temperature, top_p, False, False, rest | {"seed": seed})  # type: ignore[arg-type]
+    first = None
+    for _ in job.steps():
+        if first is None:
+            first = time.perf_counter() - started
+    total = time.perf_counter() - started
+    completions = [
+        {
+            "prompt": prompt, "text": text.text, "tokens": row.tokens[: text.kept], "finish_reason": row.finish_reason,
+            "prompt_tokens": len(row.prompt), "new_tokens": text.kept, "seed": seed + r,
+        }
+        for r, (prompt, row, text) in enumerate(zip(prompts, job.rows, job.texts))
+    ]  # fmt: skip
+    new = sum(text.kept for text in job.texts)
+    return {"completions": completions, "new_tokens": new, **_speed(first, total, new), "seed": seed}
+
+
+def _speed(first: float | None, total: float, new_tokens: int) -> dict[str, Any]:
+    return {
+        "seconds_to_first_token": round(first, 6) if first is not None and new_tokens else None,
+        "seconds": round(total, 6),
+        "tokens_per_second": round(new_tokens / total, 2),
+    }
+
+
+# What the commands share --------------------------------------------------------------------------------------------
+
+
+def _sampling(**params: Any) -> dict[str, Any]:
+    """`params`, checked before minutes go into loading a model."""
+    from minillama.sampling import SamplingParams
+
+    SamplingParams(**params)
+    return params
+
+
+def _stops(stop: list[str] | None) -> list[str]:
+    if stop and not all(stop):
+        raise typer.BadParameter("--stop needs a text that is not empty")
+    return stop or []
+
+
+def _seed(seed: int | None) -> int:
+    """The user's seed or a fresh one; rank 0's on every rank."""
+    from minillama.generation import fresh_seed
+    from minillama.parallel import tell_everyone
+
+    return tell_everyone(fresh_seed() if seed is None else seed)
+
+
+def _checkpoint(ckpt_dir: Path | None) -> Path:
+    if ckpt_dir is not None:
+        return ckpt_dir
+    from minillama.demo import demo_dir
+
+    try:
+        return demo_dir()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}, or name one with --ckpt-dir") from None
+
+
+def _build(
+    ckpt_dir: Path | None, tokenizer_path: Path | None, device: str, dtype: str | None, max_seq_len: int | None
+) -> Llama:
+    from minillama.checkpoint import resolve_dtype
+    from minillama.generation import Llama
+
+    resolve_dtype(dtype)
+    return Llama.build(_checkpoint(ckpt_dir), tokenizer_path, max_seq_len, device=device, dtype=dtype)
+
+
+def _looked_over(ckpt_dir: Path) -> tuple[ModelArgs, dict[str, Any], Any]:
+    """Args, what is on disk, and the dtype of a checkpoint whose weights stay unread."""
+    from minillama.checkpoint import checkpoint_files, load_args, read_file
+
+    paths = checkpoint_files(ckpt_dir)
+    files = [read_file(path) for path in paths]
+    args = load_args(ckpt_dir, files)
+    dtype = files[0]["tok_embeddings.weight"].dtype
+    size = sum(path.stat().st_size for path in paths)
+    name = str(dtype).removeprefix("torch.")
+    return args, {"ckpt_dir": str(ckpt_dir), "files": len(paths), "file_bytes": size, "file_dtype": name}, dtype
+
+
+def _refuse_tags(what: str, text: str) -> None:
+    from minillama.chat import SPECIAL_TAGS
+
+    if any(tag in text for tag in SPECIAL_TAGS):
+        raise ValueError(f"{what} holds one of the chat template's own tags ({' '.join(SPECIAL_TAGS)}), which could forge a turn")
+
+
+def _without_tags(text: str) -> str:
+    """A model may write the template's tags; in the history they would be turns that nobody took."""
+    from minillama.chat import SPECIAL_TAGS
+
+    while any(tag in text for tag in SPECIAL_TAGS):  # again, because taking one away may close up another
+        for tag in SPECIAL_TAGS:
+            text = text.replace(tag, "")
+    return text
+
+
+# stdin, stdout and stderr -------------------------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _nothing(text: str) -> None:
+    pass
+
+
+def _say_json(thing: dict[str, Any]) -> None:
+    _say(json.dumps(thing) + "\n")  # ASCII: good in every locale
+
+
+def _note(text: str) -> None:
+    """A line on stderr, from rank 0."""
+    if _rank() == 0:
+        print(f"minillama: {text}", file=sys.stderr, flush=True)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _stdin_text() -> str:
+    """All of rank 0's stdin, without the newline that `echo` puts at its end, on every rank."""
+    from minillama.parallel import tell_everyone
+
+    text = sys.stdin.read() if _rank() == 0 else ""
+    return tell_everyone(text.removesuffix("\n").removesuffix("\r"))
+
+
+def _lines(marker: bool) -> Iterator[str]:
+    """Rank 0's stdin, line by line, on every rank. marker: "> " where a person types."""
+    from minillama.parallel import tell_everyone, world_size
+
+    if world_size() == 1:
+        yield from _typed(marker)
+        return
+    mine = itertools.chain(_typed_slowly(marker), [()]) if _rank() == 0 else itertools.repeat(None)
+    for line in map(tell_everyone, mine):  # a line, None: not yet, or (): there are no more
+        if line == ():
+            return
+        if line is not None:
+            yield line  # type: ignore[misc]
+
+
+def _typed(marker: bool) -> Iterator[str]:
+    if marker and sys.stdin.isatty() and sys.stdout.isatty():
+        with contextlib.suppress(ImportError):
+            import readline  # noqa: F401  # arrow keys and history for input()
+        with contextlib.suppress(EOFError):
+            while True:
+                yield input("> ")
+        _say("\n")
+    else:
+        yield from iter(sys.stdin.readline, "")
+
+
+def _typed_slowly(marker: bool) -> Iterator[str | None]:
+    """Lines of stdin, and None every KEEP_ALIVE seconds without one: ranks give up on a silent rank 0 after minutes."""
+    fd, read, more = sys.stdin.fileno(), b"", b"."
+    while True:
+        if marker and sys.stdin.isatty():
+            print("> ", end="", file=sys.stderr, flush=True)
+        while more and b"\n" not in read:
+            if select.select([fd], [], [], KEEP_ALIVE)[0]:
+                more = os.read(fd, 65536)
+                read += more
+            else:
+                yield None
+        if not read:
+            return
+        line, _, read = read.partition(b"\n")
+        yield line.decode(errors="replace")
+
+
+# Ranks, warnings and errors -----------------------------------------------------------------------------------------
+
+
+def _ranks() -> int:
+    return int(os.environ.get("WORLD_SIZE") or 1)
+
+
+def _rank() -> int:
+    """This process among those that torchrun started; also before they have found each other."""
+    return int(os.environ.get("RANK") or 0) if _ranks() > 1 else 0
+
+
+@contextlib.contextmanager
+def _only_rank_0_speaks() -> Iterator[None]:
+    if _rank() == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings in one line, without the source line that raised them."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        _note(f"warning: {' '.join(str(message).split())}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # other packages' words to their programmers
+        warnings.showwarning = show
+        yield
+
+
+def _status(work: Callable[[], int]) -> int:
+    """Run `work`; the exit code, with what there is to say about it said."""
+    try:
+        return work()
+    except (KeyboardInterrupt, typer.Abort):
+        if sys.stderr.isatty():
+            print(file=sys.stderr)  # the shell's prompt begins on a line of its own
+        return 130
+    except BrokenPipeError:  # the reader of our stdout has seen enough
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return 141
+    except Exception as error:
+        line = _mendable(error)
+        if _ranks() > 1 and (_rank() > 0 or line is None):
+            time.sleep(GIVE_WAY)
+        if line is None or os.environ.get("MINILLAMA_DEBUG", "0") not in ("", "0"):
+            raise
+        which = f"rank {_rank()}: " if _rank() else ""
+        print(f"minillama: error: {which}{line}", file=sys.stderr, flush=True)
+        return 2
+
+
+def _mendable(error: Exception) -> str | None:
+    """What to tell the user, in one line; None for an error that is ours to mend."""
+    if isinstance(error, UsageError):
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "minillama"
+        return f"{' '.join(error.format_message().split()).rstrip('.')} (see {command} --help)"  # type: ignore[attr-defined]
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("out of memory" in str(error) or "can't allocate memory" in str(error))
+    ):
+        return (
+            "out of memory: lower --max-gen-len or --max-seq-len, send fewer prompts at once, take --dtype bfloat16, or "
+            "share the model among processes (torchrun --nproc_per_node N -m minillama ...); `minillama info` says what is needed"
+        )
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, (OSError, ValueError)):
+        return _one_line(error) or type(error).__name__
+    return None
+
+
+def _leave_ranks() -> None:
+    """End the process group, if there is one, once every rank is done; a failed rank just goes, others may be stuck."""
+    if "torch" not in sys.modules:
+        return
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
