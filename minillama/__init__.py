@@ -1,9 +1,9 @@
 """minillama: Llama 2's inference stack, small enough to read and built to run real checkpoints.
 
-    import minillama
-    llama = minillama.demo()                                  # the trained checkpoint that comes with the package
-    for piece in llama.stream_text("Once upon a time"):
-        print(piece.text, end="")
+import minillama
+llama = minillama.demo()                                  # the trained checkpoint that comes with the package
+for piece in llama.stream_text("Once upon a time"):
+    print(piece.text, end="")
 """
 
 from minillama.args import ModelArgs

@@ -6,9 +6,12 @@ Field names and defaults are those of Meta's `llama/model.py`; presets are Table
 from __future__ import annotations
 
 import json
-import math
+import operator
+import os
+import reprlib
 import warnings
 from dataclasses import dataclass, fields
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ HARMLESS_KEYS = {"model_type", "_name_or_path", "torch_dtype"}
 # Keys that do change the arithmetic, in ways this version does not compute: reading past them would give wrong text.
 SCALING_KEYS = {"use_scaled_rope", "rope_scaling", "rope_scaling_factor"}
 LLAMA2_CONTEXT = 4096
+LONGEST_CONTEXT = 2**20  # RoPE's table has a row for every position: half a gigabyte here, at head_dim 128
 
 
 def ffn_hidden_dim(dim: int, multiple_of: int, ffn_dim_multiplier: float | None = None) -> int:
@@ -53,10 +57,11 @@ class ModelArgs:
     def __post_init__(self) -> None:
         if self.n_kv_heads is None:
             self.n_kv_heads = self.n_heads
-        for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "multiple_of", "max_batch_size", "max_seq_len"):
-            setattr(self, name, _whole_number(name, getattr(self, name)))
+        for name in ("dim", "n_layers", "n_heads", "n_kv_heads", "multiple_of", "max_batch_size"):
+            setattr(self, name, _count(name, getattr(self, name)))
+        self.max_seq_len = _count("max_seq_len", self.max_seq_len, LONGEST_CONTEXT)
         if self.vocab_size != -1:
-            self.vocab_size = _whole_number("vocab_size", self.vocab_size)
+            self.vocab_size = _count("vocab_size", self.vocab_size)
         for name in ("norm_eps", "rope_theta"):
             setattr(self, name, _positive_number(name, getattr(self, name)))
         if self.ffn_dim_multiplier is not None:
@@ -72,6 +77,8 @@ class ModelArgs:
             raise ValueError(
                 f"head_dim {self.head_dim} (dim {self.dim} / n_heads {self.n_heads}) is odd: RoPE rotates pairs"
             )
+        made_of = f"dim {self.dim}, multiple_of {self.multiple_of}, ffn_dim_multiplier {self.ffn_dim_multiplier}"
+        whole_number(f"the feed-forward width from {made_of}", self.hidden_dim)
 
     @property
     def head_dim(self) -> int:
@@ -100,6 +107,14 @@ class ModelArgs:
                     f"this model runs on {', '.join(map(str, fits))}"
                 )
 
+    def check_tokenizer(self, n_words: int) -> None:
+        """Raise ValueError, with both numbers, unless a tokenizer of `n_words` pieces has one for each row."""
+        if n_words != self.vocab_size:
+            raise ValueError(
+                f"the model's embedding has {self.vocab_size} rows and the tokenizer {n_words} pieces: "
+                "the tokenizer belongs to another model; pass the right one as tokenizer_path"
+            )
+
     def fits_ranks(self, world_size: int) -> bool:
         parts = (self.n_heads, self.n_kv_heads, self.dim, self.hidden_dim, self.vocab_size)
         return all(part % world_size == 0 for part in parts)
@@ -107,10 +122,9 @@ class ModelArgs:
     @classmethod
     def preset(cls, name: str) -> ModelArgs:
         """One of the Llama 2 family by name: "7B", "13B" or "70B"."""
-        try:
-            return cls(**PRESETS[name.upper()])
-        except KeyError:
-            raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}") from None
+        if not isinstance(name, str) or name.upper() not in PRESETS:
+            raise ValueError(f"no preset {shown(name)}; there are {', '.join(PRESETS)}")
+        return cls(**PRESETS[name.upper()])
 
     @classmethod
     def from_json(cls, path: str | Path, **overrides: Any) -> ModelArgs:
@@ -118,11 +132,11 @@ class ModelArgs:
 
         Raises FileNotFoundError without the file, ValueError for anything in it that cannot be a model.
         """
-        path = Path(path)
-        if not path.is_file():
+        path = as_path("path", path)
+        if not os.path.isfile(path):
             raise FileNotFoundError(f"no {path.name} in {path.parent}: a checkpoint folder needs Meta's params.json")
         try:
-            params = json.loads(path.read_text(encoding="utf-8"))
+            params = json.loads(path.read_text(encoding="utf-8-sig"))
         except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
             raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
         if not isinstance(params, dict):
@@ -132,7 +146,7 @@ class ModelArgs:
             raise ValueError(f"{path} does not say {', '.join(missing)}")
         for key in sorted(SCALING_KEYS & params.keys()):
             if params[key]:
-                raise ValueError(f"{path} asks for {key} = {params[key]!r}: scaled RoPE is not supported yet")
+                raise ValueError(f"{path} asks for {key} = {shown(params[key])}: scaled RoPE is not supported yet")
         known = {field.name for field in fields(cls)}
         unknown = sorted(params.keys() - known - HARMLESS_KEYS - SCALING_KEYS)
         if unknown:
@@ -155,16 +169,46 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def _whole_number(name: str, value: Any) -> int:
-    # JSON writers differ: 4096 and 4096.0 are both met; True is an int to Python and a mistake here.
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or value in (math.inf, -math.inf):
-        raise ValueError(f"{name} is {value!r}; expected a whole number of 1 or more")
-    if value != int(value) or not 1 <= value < 2**31:
-        raise ValueError(f"{name} is {value!r}; expected a whole number of 1 or more (and under 2^31)")
-    return int(value)
+def whole_number(name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -> int:
+    """`value` as an int. Raises ValueError, with its name and itself, if it is no whole number or out of range."""
+    number = as_index(value)
+    if number is None or not least <= number <= most:
+        limit = "" if most == 2**31 - 1 else f", at most {most}"
+        raise ValueError(f"{name} is {shown(value)}; expected a whole number of {least} or more{limit}")
+    return number
+
+
+def real_number(name: str, value: Any, least: float, most: float, expected: str) -> float:
+    """`value` as a float. Raises ValueError, with its name and itself, if it is no number, NaN or out of range."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not least <= value <= most:  # type: ignore[operator]
+        raise ValueError(f"{name} is {shown(value)}; expected {expected}")
+    return float(value)
+
+
+def as_index(value: Any) -> int | None:
+    """`value` as an int if it is a whole number of Python, numpy or torch, otherwise None. True is no number here."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def as_path(name: str, value: Any) -> Path:
+    """`value` as a Path. Raises ValueError, with its name and itself, if it is not one."""
+    if not isinstance(value, (str, os.PathLike)) or not str(value):
+        raise ValueError(f"{name} is {shown(value)}; expected a path")
+    return Path(value)
+
+
+def shown(value: Any) -> str:
+    """`value` as it stands in a message: a long list or a number of 400 digits is cut short."""
+    return reprlib.repr(value)
+
+
+def _count(name: str, value: Any, most: int = 2**31 - 1) -> int:
+    # JSON writers differ: 4096 and 4096.0 are both met.
+    return whole_number(name, int(value) if isinstance(value, float) and value.is_integer() else value, most=most)
 
 
 def _positive_number(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise ValueError(f"{name} is {value!r}; expected a positive number")
-    return float(value)
+    return real_number(name, value, 1e-30, 1e30, "a positive number that fp32 can hold")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
+from minillama.args import shown
 from minillama.tokenizer import Tokenizer
 
 Role = Literal["system", "user", "assistant"]
@@ -32,9 +33,9 @@ def check_dialog(dialog: Any) -> None:
         raise ValueError(f"a dialog is a list of messages, got {type(dialog).__name__}")
     for i, message in enumerate(dialog):
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise ValueError(f"message {i} is {message!r:.80}; expected a dict with 'role' and 'content'")
+            raise ValueError(f"message {i} is {shown(message)}; expected a dict with 'role' and 'content'")
         if not isinstance(message["content"], str):
-            raise ValueError(f"message {i}: content is {type(message['content']).__name__}; expected text (str)")
+            raise ValueError(f"message {i}: content is {shown(message['content'])}; expected text (str)")
     turns = dialog[1:] if dialog and dialog[0]["role"] == "system" else dialog
     first = len(dialog) - len(turns)
     if not turns:
@@ -43,7 +44,7 @@ def check_dialog(dialog: Any) -> None:
         expected = "user" if i % 2 == 0 else "assistant"
         if message["role"] != expected:
             raise ValueError(
-                f"message {first + i} has the role {message['role']!r}; expected {expected!r} "
+                f"message {first + i} has the role {shown(message['role'])}; expected {expected!r} "
                 "(an optional system message first, then user and assistant in turn)"
             )
     if len(turns) % 2 == 0:

@@ -6,7 +6,9 @@ which dimension) and a whole copy of the norms. They are put together, or cut fu
 
 from __future__ import annotations
 
+import os
 import re
+import struct
 import warnings
 import zipfile
 from pathlib import Path
@@ -14,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from minillama.args import ModelArgs
-from minillama.parallel import parallelize, rank, shard, split_dim, world_size
+from minillama.args import ModelArgs, as_path, shown
+from minillama.parallel import parallelize, pick_device, rank, shard, split_dim, world_size
 from minillama.transformer import Transformer
 
 PATTERN = "consolidated.*.pth"
@@ -26,6 +28,8 @@ DTYPES = {
     "float16": torch.float16, "fp16": torch.float16,
 }  # fmt: skip
 
+DESCRIPTOR = b"PK\x07\x08"  # after a record of a zip archive, where its flags announce one
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -35,11 +39,11 @@ class CheckpointError(ValueError):
 
 def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
     """A torch dtype from itself or its name ("bfloat16", "bf16", ...); None stays None: the dtype of the file."""
-    if dtype is None or dtype in FLOATS:
-        return dtype  # type: ignore[return-value]
+    if dtype is None or isinstance(dtype, torch.dtype) and dtype in FLOATS:
+        return dtype
     chosen = DTYPES.get(dtype) if isinstance(dtype, str) else None
     if chosen is None:
-        raise ValueError(f"dtype {dtype!r} is not one a model runs in; expected one of {', '.join(DTYPES)}")
+        raise ValueError(f"dtype {shown(dtype)} is not one a model runs in; expected one of {', '.join(DTYPES)}")
     return chosen
 
 
@@ -48,51 +52,84 @@ def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
 
     Raises FileNotFoundError, with folder and pattern, if there are none; CheckpointError if the numbers have gaps.
     """
-    folder = Path(ckpt_dir)
-    if not folder.is_dir():
+    folder = as_path("ckpt_dir", ckpt_dir)
+    if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder}: expected one with {PATTERN} and params.json")
     numbered: dict[int, Path] = {}
     for path in folder.glob(PATTERN):
         match = re.fullmatch(r"consolidated\.(\d+)\.pth", path.name)
-        if match is None or int(match[1]) in numbered:
-            raise CheckpointError(f"{path} does not belong among {PATTERN} numbered from 00; move it away")
+        if match is None or int(match[1]) in numbered or not path.is_file():
+            raise CheckpointError(f"{path} does not belong among the files {PATTERN} numbered from 00; move it away")
         numbered[int(match[1])] = path
     if not numbered:
         raise FileNotFoundError(f"no {PATTERN} in {folder}: a wrong folder, or a download that did not finish")
-    gaps = sorted(set(range(max(numbered) + 1)) - numbered.keys())
-    if gaps:
-        names = ", ".join(f"consolidated.{n:02d}.pth" for n in gaps[:8])
-        raise CheckpointError(f"{folder} has {len(numbered)} files and lacks {names}{' ...' * (len(gaps) > 8)}; finish the download")
+    missing = max(numbered) + 1 - len(numbered)
+    if missing:
+        gaps = [n for n in range(len(numbered) + min(missing, 8)) if n not in numbered]
+        names = ", ".join(f"consolidated.{n:02d}.pth" for n in gaps[:8]) + " ..." * (missing > 8)
+        raise CheckpointError(f"{folder} has {len(numbered)} files and lacks {names}; finish the download")
     return [numbered[n] for n in sorted(numbered)]
+
+
+def check_archive(path: Path) -> None:
+    """Raise BadZipFile unless every record lies where the index says and the list of tensors has the right CRC.
+
+    torch looks at neither, so one wrong bit there would give it other weights. The weights themselves are not read.
+    """
+    with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        records = sorted(archive.infolist(), key=lambda record: record.header_offset)
+        ends = [record.header_offset for record in records[1:]] + [archive.start_dir]
+        for record, end in zip(records, ends):
+            if record.filename.endswith("data.pkl"):
+                archive.read(record)
+            else:
+                archive.open(record).close()  # compares the names in the index and before the record
+            file.seek(record.header_offset + 26)
+            name_len, extra_len = struct.unpack("<HH", file.read(4))
+            gap = end - file.seek(record.header_offset + 30 + name_len + extra_len + record.file_size)
+            described = DESCRIPTOR if record.flag_bits & 8 and record.file_size else b""
+            if not 0 <= gap <= 24 or file.read(min(gap, 4)) != described or record.compress_type != zipfile.ZIP_STORED:
+                raise zipfile.BadZipFile(f"{record.filename} does not lie where the index says, or is compressed")
 
 
 def read_file(path: Path) -> Tensors:
     """The tensors of one file, mapped into memory and not yet read. Nothing in the file is run (weights-only)."""
     try:
         # Files from before torch 1.6 are not zip archives and cannot be mapped; they are read.
-        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        mapped = zipfile.is_zipfile(path)
+        if mapped:
+            check_archive(path)
+        tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch, pickle and zipfile each raise their own for what a damaged file does to them
         reason = str(error).split("\n")[0][:200] or type(error).__name__
         if "weights_only" in str(error) or "Weights only" in str(error):
             reason = "it holds objects other than tensors, which could run code; nothing was run"
         raise CheckpointError(f"{path} cannot be read: {reason}") from None
-    if not isinstance(tensors, dict) or not all(isinstance(key, str) for key in tensors):
-        raise CheckpointError(f"{path} holds a {type(tensors).__name__}; expected a dict of names and tensors")
+    if not isinstance(tensors, dict) or not tensors:
+        raise CheckpointError(f"{path} holds {shown(tensors)}; expected a dict of names and tensors")
     for key, value in tensors.items():
+        if not isinstance(key, str):
+            raise CheckpointError(f"{path} holds something under the key {shown(key)}; expected names of tensors")
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.device.type != "cpu":
-            raise CheckpointError(f"{path}: {key} is {type(value).__name__}; expected a plain tensor")
+            kind = f"{value.layout} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise CheckpointError(f"{path}: {key} is {kind}; expected a plain tensor")
         if key not in NOT_PARAMETERS and value.dtype not in FLOATS:
             raise CheckpointError(f"{path}: {key} is {value.dtype}; expected float32, bfloat16 or float16")
     return {key: value for key, value in tensors.items() if key not in NOT_PARAMETERS}
 
 
-def load_args(ckpt_dir: str | Path, files: list[Tensors], max_seq_len: int | None = None, max_batch_size: int | None = None) -> ModelArgs:
-    """ModelArgs of the folder: params.json, with what it leaves open read off the weights and checked against them."""
-    args = ModelArgs.from_json(Path(ckpt_dir) / "params.json", max_seq_len=max_seq_len, max_batch_size=max_batch_size)
+def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None = None) -> ModelArgs:
+    """ModelArgs of the folder: params.json, with what it leaves open read off the weights and checked against them.
+
+    args: what params.json says, where it has been read already.
+    """
+    args = args or ModelArgs.from_json(Path(ckpt_dir) / "params.json")
     n = len(files)
     for key, tensors in (("tok_embeddings.weight", files[0]), ("layers.0.feed_forward.w1.weight", files[0])):
         if key not in tensors or tensors[key].dim() != 2:
-            raise CheckpointError(f"{ckpt_dir}: {key} is missing or not a matrix, so these are not Llama weights in Meta's names")
+            raise CheckpointError(
+                f"{ckpt_dir}: {key} is missing or not a matrix, so these are not Llama weights in Meta's names"
+            )
     rows, columns = files[0]["tok_embeddings.weight"].shape
     if n > 1 and columns == args.dim:
         rows, columns = rows * n, columns // n  # Llama 3 cuts the embedding by vocabulary
@@ -102,12 +139,16 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], max_seq_len: int | Non
             f"(expected {args.dim} / {n}): files of different models, or one is missing"
         )
     if args.vocab_size not in (-1, rows):
-        raise CheckpointError(f"{ckpt_dir}: params.json says vocab_size {args.vocab_size}, and the embedding has {rows} rows")
+        raise CheckpointError(
+            f"{ckpt_dir}: params.json says vocab_size {args.vocab_size}, and the embedding has {rows} rows"
+        )
     args.vocab_size = rows
     # Before a model is built: a wrong number here would otherwise build millions of layers.
-    layers = {int(match[1]) for key in files[0] if (match := re.match(r"layers\.(\d+)\.", key))}
-    if layers != set(range(args.n_layers)) and max(layers) + 1 != args.n_layers:
-        raise CheckpointError(f"{ckpt_dir}: params.json says n_layers {args.n_layers}, and the files hold layers up to {max(layers)}")
+    layers = {match[1] for key in files[0] if (match := re.match(r"layers\.(\d+)\.", key))}
+    if len(layers) != args.n_layers:
+        raise CheckpointError(
+            f"{ckpt_dir}: params.json says n_layers {args.n_layers}, and the files hold {len(layers)} ({_some(layers)})"
+        )
     hidden = files[0]["layers.0.feed_forward.w1.weight"].shape[0] * n
     if hidden != args.hidden_dim:
         raise CheckpointError(
@@ -124,16 +165,22 @@ def check_tensors(paths: list[Path], files: list[Tensors], model: nn.Module) -> 
     for path, tensors in zip(paths, files):
         missing, unexpected = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
         if missing or unexpected:
-            said = [f"{kind} {_some(keys)}" for kind, keys in (("lacks", missing), ("has unexpected", unexpected)) if keys]
-            raise CheckpointError(f"{path} {' and '.join(said)}")
+            kinds = (("lacks", missing), ("has unexpected", unexpected))
+            raise CheckpointError(f"{path} {' and '.join(f'{kind} {_some(keys)}' for kind, keys in kinds if keys)}")
         for key, full in wanted.items():
-            fits = {tuple(size // n if d == split_dim(key) else size for d, size in enumerate(full))}
+            dim, tensor, first = split_dim(key), tensors[key], files[0][key]
             if key == "tok_embeddings.weight":
-                fits.add((full[0] // n, full[1]))
-            if tuple(tensors[key].shape) not in fits:
+                part, fits = tuple(first.shape), tensor.shape == first.shape  # cut in one of two ways, see load_args
+            else:
+                part = tuple(size // n if d == dim else size for d, size in enumerate(full))
+                fits = tuple(size * n if d == dim else size for d, size in enumerate(tensor.shape)) == full
+            if not fits or tensor.dtype != first.dtype:
                 raise CheckpointError(
-                    f"{path}: {key} has the shape {tuple(tensors[key].shape)}; expected {' or '.join(map(str, sorted(fits)))}"
+                    f"{path}: {key} has the shape {tuple(tensor.shape)} in {tensor.dtype}; expected {part} in "
+                    f"{first.dtype}: one of {n} parts of {full}"
                 )
+            if dim is None and tensor is not first and not torch.equal(tensor, first):
+                warnings.warn(f"{path}: {key} differs from {paths[0].name}'s; files of different models?", stacklevel=2)
 
 
 def assemble(key: str, files: list[Tensors], part: int, parts: int) -> torch.Tensor:
@@ -142,7 +189,7 @@ def assemble(key: str, files: list[Tensors], part: int, parts: int) -> torch.Ten
     if dim is None:
         return files[0][key]
     if key == "tok_embeddings.weight" and n > 1 and files[0][key].shape[1] == files[0]["norm.weight"].shape[0]:
-        return shard(torch.cat([tensors[key] for tensors in files], 0), dim, part, parts)  # Llama 3's cut, see load_args
+        return shard(torch.cat([tensors[key] for tensors in files], 0), dim, part, parts)  # Llama 3's cut
     if n >= parts:  # several files make one rank
         pieces = [tensors[key] for tensors in files[part * n // parts : (part + 1) * n // parts]]
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
@@ -157,23 +204,28 @@ def load_model(
     dtype: str | torch.dtype | None = None,
     max_seq_len: int | None = None,
     max_batch_size: int | None = None,
+    n_words: int | None = None,
 ) -> Transformer:
     """The model in a folder of Meta's layout, this rank's share of it, ready to run.
 
     dtype: None keeps the file's. On the CPU, weights of the file's dtype stay mapped: they are read when first used.
+    n_words: pieces of the tokenizer that goes with it, where that is known; checked before a weight is read.
     Raises FileNotFoundError for what is not there and CheckpointError (a ValueError) for what does not fit.
     """
-    dtype = resolve_dtype(dtype)
+    dtype, device = resolve_dtype(dtype), pick_device(device)
     paths = checkpoint_files(ckpt_dir)
+    args = ModelArgs.from_json(Path(ckpt_dir) / "params.json", max_seq_len=max_seq_len, max_batch_size=max_batch_size)
     parts = world_size()
-    if len(paths) % parts and parts % len(paths):
-        fits = [n for n in range(1, 17) if n % len(paths) == 0 or len(paths) % n == 0]
+    files = [read_file(path) for path in paths]
+    args = load_args(ckpt_dir, files, args)
+    if n_words is not None:
+        args.check_tokenizer(n_words)
+    if not _divide(len(paths), parts):
+        fits = [n for n in range(1, args.n_kv_heads + 1) if args.fits_ranks(n) and _divide(len(paths), n)]
         raise CheckpointError(
             f"{ckpt_dir} has {len(paths)} files and there are {parts} ranks; one must divide the other: "
-            f"start {', '.join(map(str, fits))} ranks"
+            f"start {' or '.join(map(str, fits))}"
         )
-    files = [read_file(path) for path in paths]
-    args = load_args(ckpt_dir, files, max_seq_len, max_batch_size)
     with torch.device("meta"):
         model = Transformer(args)
     check_tensors(paths, files, model)
@@ -187,6 +239,10 @@ def load_model(
             weight = assemble(key, files, rank(), parts).to(device=device, dtype=dtype)
             setattr(model.get_submodule(owner), name, nn.Parameter(weight, requires_grad=True))
     return model.eval()
+
+
+def _divide(a: int, b: int) -> bool:
+    return a % b == 0 or b % a == 0
 
 
 def _some(keys: set[str]) -> str:

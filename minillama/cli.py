@@ -1,8 +1,8 @@
 """The command line: `minillama complete`, `chat` and `info`, for people and, with --json, for machines.
 
-Answers go to stdout and everything else to stderr. What the user can mend is one line and exit code 2. Under `torchrun`
-every rank runs the same command, and rank 0 reads and speaks for all. torch is imported when a command needs it, so that
-`--help` and `--version` answer at once.
+Answers go to stdout and everything else to stderr. What the user can mend is one line and exit code 2. Under
+`torchrun` every rank runs the same command, and rank 0 reads and speaks for all. torch is imported when a command needs
+it, so that `--help` and `--version` answer at once.
 """
 
 from __future__ import annotations
@@ -77,26 +77,36 @@ def main() -> None:
 # The options, each written once -------------------------------------------------------------------------------------
 
 CkptDir = Annotated[
-    Path | None, typer.Option(help="Folder with params.json and consolidated.*.pth.", show_default="the demo checkpoint")
+    Path | None,
+    typer.Option(help="Folder with params.json and consolidated.*.pth.", show_default="the demo checkpoint"),
 ]
 TokenizerPath = Annotated[
-    Path | None, typer.Option(help="A SentencePiece model.", show_default="tokenizer.model beside the checkpoint or above")
+    Path | None,
+    typer.Option(help="A SentencePiece model.", show_default="tokenizer.model beside the checkpoint or above"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="the checkpoint's")]
 MaxSeqLen = Annotated[
-    int | None, typer.Option(min=1, help="Most tokens, prompt and answer together.", show_default="the checkpoint's")
+    int | None,
+    typer.Option(metavar="N", min=1, help="Most tokens, prompt and answer together.", show_default="the checkpoint's"),
 ]
 Seed = Annotated[
-    int | None, typer.Option(min=0, max=2**62 - 1, help="The same seed tells the same story.", show_default="a fresh one")
+    int | None,
+    typer.Option(
+        metavar="N", min=0, max=2**62 - 1, help="The same seed tells the same story.", show_default="a fresh one"
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of text.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token; higher is wilder.")]
 TopP = Annotated[float, typer.Option(help="Draw from the likeliest tokens that hold this share; 1 is off.")]
-MaxGenLen = Annotated[int | None, typer.Option(min=0, help="Most new tokens.", show_default="as many as fit")]
-TopK = Annotated[int, typer.Option(min=0, help="Draw from this many likeliest tokens; 0 is off.")]
+MaxGenLen = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Most new tokens.", show_default="as many as fit")
+]
+TopK = Annotated[int, typer.Option(metavar="N", min=0, help="Draw from this many likeliest tokens; 0 is off.")]
 MinP = Annotated[float, typer.Option(help="Drop tokens below this share of the likeliest one's; 0 is off.")]
-RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: tokens seen before, prompt included, are less likely.")]
+RepetitionPenalty = Annotated[
+    float, typer.Option(help="Above 1: tokens seen before, prompt included, are less likely.")
+]
 FrequencyPenalty = Annotated[float, typer.Option(help="Lower a token's logit by this for each time it was generated.")]
 PresencePenalty = Annotated[float, typer.Option(help="Lower the logit of every token generated before by this.")]
 Stop = Annotated[
@@ -104,22 +114,29 @@ Stop = Annotated[
 ]
 
 
-@app.callback()
-def _top(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
-) -> None:
-    """Llama 2 on the command line: continue a text, talk, or look a checkpoint over."""
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
         from minillama import __version__
 
-        typer.echo(f"minillama {__version__}")
+        _say(f"minillama {__version__}\n")
         raise typer.Exit
 
 
-@app.command()
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
+
+
+@app.callback()
+def _top(version: Version = False) -> None:
+    """Llama 2 on the command line: continue a text, talk, or look a checkpoint over."""
+
+
+@app.command(short_help="Continue one text or several.")
 def complete(
     prompts: Annotated[
-        list[str], typer.Argument(metavar="PROMPT...", help="Text to go on from; - reads it from stdin.", show_default=False)
+        list[str],
+        typer.Argument(metavar="PROMPT...", help="Text to go on from; - reads it from stdin.", show_default=False),
     ],
     ckpt_dir: CkptDir = None,
     tokenizer_path: TokenizerPath = None,
@@ -167,7 +184,7 @@ def complete(
         _say_json(result)
 
 
-@app.command()
+@app.command(short_help="Talk with a chat model.")
 def chat(
     message: Annotated[
         str | None, typer.Option(help="Answer this one message and exit; - reads it from stdin.", show_default=False)
@@ -192,8 +209,8 @@ def chat(
 ) -> None:
     """Talk with a chat model: a message a line on stdin, answers as they are made.
 
-    /reset forgets what was said; /exit, Ctrl-D and Ctrl-C end. When the talk outgrows --max-seq-len, its oldest turns are
-    forgotten; the system message stays. With --json, every answer is an object on a line of its own.
+    /reset forgets what was said; /exit, Ctrl-D and Ctrl-C end. When the talk outgrows --max-seq-len, its oldest turns
+    are forgotten; the system message stays. With --json, every answer is an object on a line of its own.
     """
     options = _sampling(
         temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty,
@@ -210,8 +227,8 @@ def chat(
         result = talk.answer(text, say)
         say("\n")
         if result["forgotten_turns"]:
-            turns = f"{result['forgotten_turns']} turn{'s' * (result['forgotten_turns'] > 1)}"
-            _note(f"the talk no longer fits in {llama.model.args.max_seq_len} tokens; forgot its oldest {turns}")
+            turns = _count(result["forgotten_turns"], "oldest turn")
+            _note(f"the talk no longer fits in {llama.model.args.max_seq_len} tokens; forgot its {turns}")
         if as_json:
             _say_json(result)
 
@@ -235,7 +252,7 @@ def chat(
                     _say_json({"message": text, "error": _one_line(error)})
 
 
-@app.command()
+@app.command(short_help="Show a model's shape and memory.")
 def info(
     model: Annotated[
         str | None, typer.Option(help="7B, 13B or 70B instead of a checkpoint.", show_default=False)
@@ -243,13 +260,15 @@ def info(
     ckpt_dir: CkptDir = None,
     dtype: Annotated[
         str | None,
-        typer.Option(help="Of weights and cache: float32, bfloat16 or float16.", show_default="the checkpoint's, or float16"),
+        typer.Option(
+            help="Of weights and cache: float32, bfloat16 or float16.", show_default="the checkpoint's, or float16"
+        ),
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Sequences in the KV cache.")] = 1,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Sequences in the KV cache.")] = 1,
     seq_len: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of each.", show_default="as many as the model takes")
+        int | None, typer.Option(metavar="N", min=1, help="Tokens of each.", show_default="as many as the model takes")
     ] = None,
-    ranks: Annotated[int, typer.Option(min=1, help="Processes that share the model.")] = 1,
+    ranks: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the model.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Show a model's shape and the memory that it takes. Weights are not read."""
@@ -274,23 +293,23 @@ def info(
     if as_json:
         shape = {
             key: getattr(args, key)
-            for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "vocab_size", "max_seq_len",
-                        "norm_eps", "rope_theta", "n_params")
+            for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "vocab_size",
+                        "max_seq_len", "norm_eps", "rope_theta", "n_params")
         }  # fmt: skip
         asked = {"dtype": name, "batch": batch, "seq_len": seq_len, "ranks": ranks}
         memory = {"weight_bytes": weights, "kv_cache_bytes": cache, "total_bytes": weights + cache}
         _say_json(about | shape | asked | memory)
         return
-    rows = [("model", about["model"])] if model is not None else [
-        ("checkpoint", about["ckpt_dir"]),
-        ("on disk", f"{about['files']} file{'s' * (about['files'] > 1)}, {gb(about['file_bytes'])}, {about['file_dtype']}"),
-    ]  # fmt: skip
-    kv_heads = f"{args.n_kv_heads} kv head{'s' * (args.n_kv_heads > 1)}"
+    if model is not None:
+        rows = [("model", about["model"])]
+    else:
+        on_disk = f"{_count(about['files'], 'file')}, {gb(about['file_bytes'])}, {about['file_dtype']}"
+        rows = [("checkpoint", about["ckpt_dir"]), ("on disk", on_disk)]
     each = f" on each of {ranks} ranks" if ranks > 1 else ""
     rows += [
         ("layers", f"{args.n_layers}"),
         ("width", f"{args.dim}, feed-forward {args.hidden_dim}"),
-        ("attention", f"{args.n_heads} heads of {args.head_dim}, {kv_heads}"),
+        ("attention", f"{args.n_heads} heads of {args.head_dim}, {_count(args.n_kv_heads, 'kv head')}"),
         ("vocabulary", f"{args.vocab_size:,} pieces"),
         ("context", f"{args.max_seq_len:,} tokens, RoPE theta {args.rope_theta:g}"),
         ("parameters", f"{args.n_params:,}"),
@@ -321,7 +340,7 @@ class Conversation:
         self.answers = 0
 
     def answer(self, text: str, say: Callable[[str], None]) -> dict[str, Any]:
-        """Say the answer to `text` and remember both. Raises ValueError, with nothing remembered, if it cannot be asked."""
+        """Say the answer to `text` and remember both. Raises ValueError, with nothing changed, where it cannot."""
         started = time.perf_counter()
         _refuse_tags("the message", text)
         question: Message = {"role": "user", "content": text}
@@ -352,7 +371,9 @@ class Conversation:
         return turns, ids
 
 
-def _followed(pieces: Iterator[Piece], started: float, say: Callable[[str], None], prompt_tokens: int) -> dict[str, Any]:
+def _followed(
+    pieces: Iterator[Piece], started: float, say: Callable[[str], None], prompt_tokens: int
+) -> dict[str, Any]:
     """Say the pieces as they come; what they were, and how fast."""
     text, reason, first = "", None, None
     tokens: list[int] = []
@@ -373,7 +394,8 @@ def _complete_together(llama: Llama, prompts: list[str], seed: int, options: dic
     started = time.perf_counter()
     rest = dict(options)
     limit, temperature, top_p = rest.pop("max_gen_len"), rest.pop("temperature"), rest.pop("top_p")
-    job = llama._job(llama._encode_prompts(prompts), limit, temperature, top_p, False, False, rest | {"seed": seed})  # type: ignore[arg-type]
+    encoded = llama._encode_prompts(prompts)
+    job = llama._job(encoded, limit, temperature, top_p, False, False, rest | {"seed": seed})  # type: ignore[arg-type]
     first = None
     for _ in job.steps():
         if first is None:
@@ -420,7 +442,8 @@ def _seed(seed: int | None) -> int:
     from minillama.generation import fresh_seed
     from minillama.parallel import tell_everyone
 
-    return tell_everyone(fresh_seed() if seed is None else seed)
+    # 32 bits of it are enough, can be typed again, and survive JSON readers that keep numbers as doubles
+    return tell_everyone(fresh_seed() % 2**32 if seed is None else seed)
 
 
 def _checkpoint(ckpt_dir: Path | None) -> Path:
@@ -461,7 +484,8 @@ def _refuse_tags(what: str, text: str) -> None:
     from minillama.chat import SPECIAL_TAGS
 
     if any(tag in text for tag in SPECIAL_TAGS):
-        raise ValueError(f"{what} holds one of the chat template's own tags ({' '.join(SPECIAL_TAGS)}), which could forge a turn")
+        tags = " ".join(SPECIAL_TAGS)
+        raise ValueError(f"{what} holds one of the chat template's own tags ({tags}), which could forge a turn")
 
 
 def _without_tags(text: str) -> str:
@@ -494,6 +518,10 @@ def _note(text: str) -> None:
     """A line on stderr, from rank 0."""
     if _rank() == 0:
         print(f"minillama: {text}", file=sys.stderr, flush=True)
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _one_line(error: BaseException) -> str:
@@ -620,11 +648,14 @@ def _mendable(error: Exception) -> str | None:
         isinstance(error, RuntimeError) and ("out of memory" in str(error) or "can't allocate memory" in str(error))
     ):
         return (
-            "out of memory: lower --max-gen-len or --max-seq-len, send fewer prompts at once, take --dtype bfloat16, or "
-            "share the model among processes (torchrun --nproc_per_node N -m minillama ...); `minillama info` says what is needed"
+            "out of memory: lower --max-gen-len or --max-seq-len, send fewer prompts at once, take --dtype bfloat16, "
+            "or share the model among processes (torchrun --nproc_per_node N -m minillama ...); "
+            "`minillama info` says how much is needed"
         )
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"the input is not {error.encoding} text (byte 0x{error.object[error.start]:02x} at {error.start})"
     if isinstance(error, (OSError, ValueError)):
         return _one_line(error) or type(error).__name__
     return None

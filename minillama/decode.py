@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -58,8 +59,8 @@ def decode(
     tokens = tokens.to(device)
     h = model.features(tokens, 0, cache)  # (B, T, D)
     if score_prompts:
-        for row, scores in zip(rows, token_logprobs(model, h, tokens).tolist()):
-            row.prompt_logprobs = scores[: len(row.prompt)]
+        for r, (row, scores) in enumerate(zip(rows, token_logprobs(model, h, tokens).tolist())):
+            row.prompt_logprobs = check_numbers(r, scores[: len(row.prompt)])
     last = h[torch.arange(len(rows)), lengths - 1]  # (B, D): each row's own last prompt token
     del h
 
@@ -72,7 +73,7 @@ def decode(
             if row.finish_reason is not None:
                 continue
             if token < 0:
-                raise ValueError(f"the model's logits are not numbers (row {r}, position {int(positions[r])}): damaged weights?")
+                raise not_numbers(r, int(positions[r]))
             if token in stop_ids:
                 row.finish_reason = "stop"
                 continue
@@ -100,3 +101,15 @@ def token_logprobs(model: Transformer, h: torch.Tensor, tokens: torch.Tensor) ->
         logprobs = model.logits(h[:, start:end]).log_softmax(-1)  # (B, t, V)
         scores[:, start + 1 : end + 1] = logprobs.gather(-1, tokens[:, start + 1 : end + 1, None])[..., 0]
     return scores
+
+
+def check_numbers(row: int, scores: list[float]) -> list[float]:
+    """`scores` of one row. Raises ValueError, with the position, if one is not a number: the logits were none."""
+    for position, score in enumerate(scores):
+        if not math.isfinite(score):
+            raise not_numbers(row, position)
+    return scores
+
+
+def not_numbers(row: int, position: int) -> ValueError:
+    return ValueError(f"the model's logits are not numbers (row {row}, position {position}): damaged weights?")

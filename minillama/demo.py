@@ -18,5 +18,5 @@ def demo_dir() -> Path:
 
 
 def demo(**build_options: Any) -> Llama:
-    """A `Llama` that tells children's stories, ready in a second on any machine. build_options: those of `Llama.build`."""
+    """A `Llama` that tells children's stories, ready in a second. build_options: those of `Llama.build`."""
     return Llama.build(demo_dir(), **build_options)

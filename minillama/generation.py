@@ -1,10 +1,11 @@
-"""`Llama`: text at the edge, ids inside. The names and defaults of Meta's `llama/generation.py`, and what we add to it."""
+"""`Llama`: text at the edge, ids inside. The names and defaults of Meta's `llama/generation.py`, and additions."""
 
 from __future__ import annotations
 
 import math
+import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -13,12 +14,15 @@ import torch
 from typing_extensions import NotRequired, Unpack
 
 from minillama import parallel
+from minillama.args import as_index, as_path, shown, whole_number
 from minillama.chat import UNSAFE_ERROR, Dialog, Message, check_dialog, encode_dialog, has_special_tags
-from minillama.checkpoint import load_model
-from minillama.decode import Row, decode, token_logprobs
+from minillama.checkpoint import checkpoint_files, load_model
+from minillama.decode import Row, check_numbers, decode, token_logprobs
 from minillama.sampling import Sampler, SamplingParams
 from minillama.tokenizer import StreamDecoder, Tokenizer
 from minillama.transformer import Transformer
+
+LARGEST_SEED = 2**62 - 1  # row r of a batch draws from seed + r, and torch takes 64 bits
 
 
 class CompletionPrediction(TypedDict):
@@ -91,21 +95,22 @@ class Llama:
         seed: requests that bring no seed of their own draw theirs from it, so a program repeats itself.
         Raises FileNotFoundError and ValueError before any weight is read where the folder or the launch does not fit.
         """
-        tokenizer = Tokenizer(tokenizer_path or find_tokenizer(ckpt_dir))
+        checkpoint_files(ckpt_dir)  # an empty folder is said to be one before ranks are joined or tokenizers looked for
+        tokenizer = Tokenizer(find_tokenizer(ckpt_dir) if tokenizer_path is None else tokenizer_path)
+        whole_number("seed", seed, least=0, most=LARGEST_SEED)
         chosen = parallel.start(model_parallel_size, device)
-        model = load_model(ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size)
+        model = load_model(
+            ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
+            n_words=tokenizer.n_words,
+        )  # fmt: skip
         return Llama(model, tokenizer, seed=seed, max_batch_size=max_batch_size)
 
     def __init__(self, model: Transformer, tokenizer: Tokenizer, *, seed: int = 1, max_batch_size: int | None = None):
-        if model.args.vocab_size != tokenizer.n_words:
-            raise ValueError(
-                f"the model's embedding has {model.args.vocab_size} rows and the tokenizer {tokenizer.n_words} pieces: "
-                "the tokenizer belongs to another model; pass the right one as tokenizer_path"
-            )
+        model.args.check_tokenizer(tokenizer.n_words)
         self.model = model
         self.tokenizer = tokenizer
-        self.max_batch_size = max_batch_size
-        self._seeds = torch.Generator().manual_seed(_checked_seed(seed))
+        self.max_batch_size = None if max_batch_size is None else whole_number("max_batch_size", max_batch_size)
+        self._seeds = torch.Generator().manual_seed(whole_number("seed", seed, least=0, most=LARGEST_SEED))
 
     def generate(
         self,
@@ -138,14 +143,16 @@ class Llama:
         Raises ValueError, before anything is computed, for a prompt that is empty, too long or not ids of this model,
         for more rows than max_batch_size, and for options out of range.
         """
-        params = SamplingParams(temperature, top_p, top_k, min_p, repetition_penalty, frequency_penalty, presence_penalty)
+        penalties = (repetition_penalty, frequency_penalty, presence_penalty)
+        params = SamplingParams(temperature, top_p, top_k, min_p, *penalties)
         job = _Job(self, prompt_tokens, max_gen_len, params, stop, stop_ids, seed, logprobs, echo)
         for _ in job.steps():
             pass
         tokens = [row.prompt * echo + row.tokens[: text.kept] for row, text in zip(job.rows, job.texts)]
         if not logprobs:
             return tokens, None
-        return tokens, [row.prompt_logprobs * echo + row.logprobs[: text.kept] for row, text in zip(job.rows, job.texts)]
+        scores = [row.prompt_logprobs * echo + row.logprobs[: text.kept] for row, text in zip(job.rows, job.texts)]
+        return tokens, scores
 
     def text_completion(
         self,
@@ -193,16 +200,18 @@ class Llama:
         its finish_reason "unsafe"; the others are answered as if it were not there. Raises ValueError, with index and
         role, for a wrong order of roles.
         """
-        if isinstance(dialogs, (str, dict)) or any(isinstance(dialog, dict) for dialog in dialogs):
-            raise ValueError("expected a list of dialogs, each a list of messages; for one dialog pass [dialog]")
+        dialogs = _as_list("dialogs", dialogs)
+        if any(isinstance(dialog, dict) for dialog in dialogs):
+            raise ValueError("expected a list of dialogs, each a list of messages; for a single one pass [dialog]")
+        safe: dict[int, list[int]] = {}  # ids of the dialogs that are run
         for i, dialog in enumerate(dialogs):
             try:
                 check_dialog(dialog)
+                if not has_special_tags(dialog):
+                    safe[i] = self._check_prompt(i, encode_dialog(dialog, self.tokenizer))
             except ValueError as error:
                 raise ValueError(f"dialog {i}: {error}") from None
-        safe = [i for i, dialog in enumerate(dialogs) if not has_special_tags(dialog)]
-        encoded = [encode_dialog(dialogs[i], self.tokenizer) for i in safe]
-        job = self._job(encoded, max_gen_len, temperature, top_p, logprobs, False, options, fresh=True)
+        job = self._job(list(safe.values()), max_gen_len, temperature, top_p, logprobs, False, options, fresh=True)
         for _ in job.steps():
             pass
         refused = Message(role="assistant", content=UNSAFE_ERROR)
@@ -235,7 +244,7 @@ class Llama:
         max_gen_len: int | None = None,
         **options: Unpack[Options],
     ) -> Iterator[Piece]:
-        """Answer one dialog, a `Piece` for every step. Special tags in it raise ValueError: nothing would be streamed."""
+        """Answer one dialog, a `Piece` for every step. Raises ValueError for special tags in it."""
         encoded = encode_dialog(dialog, self.tokenizer)
         job = self._job([encoded], max_gen_len, temperature, top_p, False, False, options, fresh=True)
         return job.pieces()
@@ -243,10 +252,8 @@ class Llama:
     @torch.no_grad()
     def score(self, texts_or_tokens: Sequence[str] | Sequence[Sequence[int]]) -> list[Score]:
         """Log-probability of every token given those before it, all rows in one forward. Text gets a BOS before it."""
-        if isinstance(texts_or_tokens, (str, bytes)):
-            raise ValueError("expected a list of texts or of ids; for one text pass [text]")
-        rows = [self.tokenizer.encode(x, bos=True, eos=False) if isinstance(x, str) else x for x in texts_or_tokens]
-        rows = [self._check_prompt(i, row) for i, row in enumerate(rows)]
+        given = _as_list("texts or of ids", texts_or_tokens)
+        rows = [self._check_prompt(i, self._encode(i, x) if isinstance(x, str) else x) for i, x in enumerate(given)]
         self._check_batch(len(rows))
         if not rows:
             return []
@@ -255,7 +262,7 @@ class Llama:
             tokens[i, : len(row)] = torch.tensor(row)
         tokens = tokens.to(self.model.output.weight.device)
         scores = token_logprobs(self.model, self.model.features(tokens), tokens).tolist()
-        return [Score(row, one[: len(row)]) for row, one in zip(rows, scores)]
+        return [Score(row, check_numbers(i, scores[i][: len(row)])) for i, row in enumerate(rows)]
 
     def _job(
         self,
@@ -275,30 +282,38 @@ class Llama:
         return _Job(self, encoded, max_gen_len, params, stop, stop_ids, seed, logprobs, echo, fresh=fresh)
 
     def _encode_prompts(self, prompts: Sequence[str]) -> list[list[int]]:
-        if isinstance(prompts, (str, bytes)):
-            raise ValueError("expected a list of prompts; for one text pass [text]")
-        return [self.tokenizer.encode(prompt, bos=True, eos=False) for prompt in prompts]
+        return [self._encode(i, prompt) for i, prompt in enumerate(_as_list("prompts", prompts))]
+
+    def _encode(self, i: int, prompt: str) -> list[int]:
+        try:
+            return self.tokenizer.encode(prompt, bos=True, eos=False)
+        except ValueError as error:
+            raise ValueError(f"prompt {i}: {error}") from None
 
     def _check_prompt(self, i: int, prompt: Sequence[int]) -> list[int]:
         """`prompt` as a list of ints. Raises ValueError, naming row i, for one that the model cannot take."""
-        if isinstance(prompt, torch.Tensor):
-            prompt = prompt.tolist()
-        if isinstance(prompt, (str, bytes, int)) or not all(hasattr(t, "__index__") for t in prompt):
-            raise ValueError(f"prompt {i} is {prompt!r:.60}; expected a list of token ids")
-        ids = [int(t) for t in prompt]
+        try:
+            ids = _as_list("token ids", prompt)
+        except ValueError as error:
+            raise ValueError(f"prompt {i}: {error}") from None
         limit = self.model.args.max_seq_len
         if not ids:
-            raise ValueError(f"prompt {i} is empty; the model needs at least one token to go on from (BOS, {self.tokenizer.bos_id})")
+            bos = f"BOS, {self.tokenizer.bos_id}"
+            raise ValueError(f"prompt {i} is empty; the model needs at least one token to go on from ({bos})")
         if len(ids) > limit:
-            raise ValueError(f"prompt {i} has {len(ids)} tokens, more than max_seq_len {limit}; shorten it, or build with a larger max_seq_len")
-        for t in ids:
-            if not 0 <= t < self.model.args.vocab_size:
-                raise ValueError(f"prompt {i} holds the id {t}; this model's ids are 0 to {self.model.args.vocab_size - 1}")
-        return ids
+            remedy = "shorten it, or build with a larger max_seq_len"
+            raise ValueError(f"prompt {i} has {len(ids)} tokens, more than max_seq_len {limit}; {remedy}")
+        return [self._check_id(f"prompt {i}", t) for t in ids]
+
+    def _check_id(self, holder: str, t: Any) -> int:
+        index, n = as_index(t), self.model.args.vocab_size
+        if index is None or not 0 <= index < n:
+            raise ValueError(f"{holder} holds the id {shown(t)}; this model's ids are whole numbers from 0 to {n - 1}")
+        return index
 
     def _check_batch(self, n: int) -> None:
         if self.max_batch_size is not None and n > self.max_batch_size:
-            raise ValueError(f"batch {n} > max_batch_size {self.max_batch_size}; send fewer at once, or build with more")
+            raise ValueError(f"batch {n} > max_batch_size {self.max_batch_size}; send fewer, or build with more")
 
     def _fresh_seed(self) -> int:
         return int(torch.randint(2**62, (1,), generator=self._seeds))
@@ -321,19 +336,24 @@ class _Job:
         *,
         fresh: bool = False,
     ):
+        prompts = _as_list("prompts", prompts)
         llama._check_batch(len(prompts))
-        if max_gen_len is not None and max_gen_len < 0:
-            raise ValueError(f"max_gen_len is {max_gen_len}; expected 0 or more, or None for as many as fit")
-        stops = [stop] if isinstance(stop, str) else list(stop)
+        if max_gen_len is not None:  # None: as many as fit
+            max_gen_len = whole_number("max_gen_len", max_gen_len, least=0, most=2**62)
+        for name, flag in (("logprobs", logprobs), ("echo", echo)):
+            if not isinstance(flag, int) or flag not in (False, True):
+                raise ValueError(f"{name} is {shown(flag)}; expected True or False")
+        stops = [stop] if isinstance(stop, str) else _as_list("stop strings", stop, (Sequence, Set))
         if not all(isinstance(s, str) and s for s in stops):
-            raise ValueError(f"stop is {stop!r}; expected text, or a list of texts that are not empty")
+            raise ValueError(f"stop is {shown(stop)}; expected text, or a list of texts that are not empty")
+        ends = [llama.tokenizer.eos_id] if stop_ids is None else _as_list("stop_ids", stop_ids, (Sequence, Set))
         checked = [llama._check_prompt(i, prompt) for i, prompt in enumerate(prompts)]
         room = [llama.model.args.max_seq_len - len(prompt) for prompt in checked]
         self.rows = [Row(p, min(r, r if max_gen_len is None else max_gen_len)) for p, r in zip(checked, room)]
         self.texts = [_Text(llama.tokenizer, stops, continuing=not fresh) for _ in checked]
-        self.stop_ids = {llama.tokenizer.eos_id} if stop_ids is None else {int(i) for i in stop_ids}
+        self.stop_ids = {llama._check_id("stop_ids", t) for t in ends}
         self.llama, self.params = llama, params
-        self.seed = llama._fresh_seed() if seed is None else _checked_seed(seed)
+        self.seed = llama._fresh_seed() if seed is None else whole_number("seed", seed, 0, LARGEST_SEED)
         self.logprobs, self.score_prompts = logprobs, logprobs and echo
 
     @torch.no_grad()
@@ -430,8 +450,8 @@ class _Text:
 
 def find_tokenizer(ckpt_dir: str | Path) -> Path:
     """tokenizer.model beside the checkpoint, or in its parent folder, where Meta's download puts it."""
-    folder = Path(ckpt_dir)
-    if not folder.is_dir():
+    folder = as_path("ckpt_dir", ckpt_dir)
+    if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder}: expected one with consolidated.*.pth and params.json")
     for place in (folder, folder.resolve().parent):
         if (place / "tokenizer.model").is_file():
@@ -449,7 +469,9 @@ def _joined(pieces: list[str]) -> list[str]:
     return [*pieces[:-2], pieces[-2] + pieces[-1]] if len(pieces) > 1 else []
 
 
-def _checked_seed(seed: int) -> int:
-    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= int(seed) < 2**62:
-        raise ValueError(f"seed is {seed!r}; expected a whole number from 0 to 2^62 - 1")
-    return int(seed)
+def _as_list(what: str, value: Any, kinds: tuple[type, ...] = (Sequence,)) -> list[Any]:
+    """A list, tuple, array or tensor as a list. Sets have no order and generators no length: not lists here."""
+    items: Any = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(items, kinds) and not isinstance(items, (str, bytes, bytearray)):
+        return [*items]  # type: ignore[misc]
+    raise ValueError(f"expected a list of {what}, got {shown(value)}; wrap a single one in [ ]")

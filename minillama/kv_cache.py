@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from minillama.args import whole_number
+
 if TYPE_CHECKING:
     from minillama.transformer import Transformer
 
@@ -55,33 +57,44 @@ class KVCache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ):
-        if batch_size < 1 or max_len < 1:
-            raise ValueError(f"a cache of batch {batch_size} and length {max_len} holds nothing; both must be 1 or more")
-        self.batch_size = batch_size
-        self.max_len = max_len
+        self.batch_size = whole_number("a cache's batch_size", batch_size)
+        self.max_len = whole_number("a cache's max_len", max_len)
         shape = (batch_size, n_kv_heads, max_len, head_dim)
         # Zeros, not empty: a masked slot is multiplied by 0, and 0 times a leftover NaN would be NaN.
         self.layers = [
             LayerCache(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
-            for _ in range(n_layers)
+            for _ in range(whole_number("a cache's n_layers", n_layers))
         ]
 
     @classmethod
     def for_model(cls, model: Transformer, batch_size: int, max_len: int) -> KVCache:
         """A cache that fits `model`: its layers, dtype, device, and the kv heads that this rank holds."""
-        if max_len > model.args.max_seq_len:
-            raise ValueError(f"a cache of length {max_len} is longer than the model's max_seq_len {model.args.max_seq_len}")
-        wk = model.layers[0].attention.wk.weight  # (K*h, D)
-        n_kv_heads = wk.shape[0] // model.args.head_dim
-        return cls(len(model.layers), batch_size, max_len, n_kv_heads, model.args.head_dim, wk.dtype, wk.device)
+        limit = model.args.max_seq_len
+        if whole_number("a cache's max_len", max_len) > limit:
+            raise ValueError(f"a cache of length {max_len} is longer than the model's max_seq_len {limit}")
+        n_layers, n_kv_heads, head_dim, dtype, device = _needs(model)
+        return cls(n_layers, batch_size, max_len, n_kv_heads, head_dim, dtype, device)
 
-    def check_room(self, batch_size: int, end: int) -> None:
+    def check_room(self, model: Transformer, batch_size: int, end: int) -> None:
         """Raise ValueError, before anything is written, if `batch_size` rows up to position `end` do not fit."""
+        keys = self.layers[0].keys
+        made_for = (len(self.layers), keys.shape[1], keys.shape[3], keys.dtype, keys.device)
+        if made_for != _needs(model):
+            raise ValueError(
+                f"the cache has layers, kv heads, head_dim, dtype and device {made_for}, the model {_needs(model)}; "
+                "make it with KVCache.for_model"
+            )
         if batch_size != self.batch_size:
-            raise ValueError(f"a batch of {batch_size} rows does not match the cache, which was made for {self.batch_size}")
+            raise ValueError(f"a batch of {batch_size} rows does not fit the cache, made for {self.batch_size}")
         if end > self.max_len:
             raise ValueError(f"{end} tokens do not fit in the cache, which was made for {self.max_len}")
 
     @property
     def nbytes(self) -> int:
         return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers)
+
+
+def _needs(model: Transformer) -> tuple[int, int, int, torch.dtype, torch.device]:
+    """Layers, kv heads (those that this rank holds), head_dim, dtype and device of a cache for `model`."""
+    wk = model.get_parameter("layers.0.attention.wk.weight")  # (K*h, D)
+    return len(model.layers), wk.shape[0] // model.args.head_dim, model.args.head_dim, wk.dtype, wk.device

@@ -26,10 +26,8 @@ def weight_bytes(args: ModelArgs, dtype: int | torch.dtype, ranks: int = 1) -> i
     return ((args.n_params - norms) // ranks + norms) * number_bytes(dtype)
 
 
-def kv_cache_bytes(
-    args: ModelArgs, batch_size: int, seq_len: int, dtype: int | torch.dtype, ranks: int = 1
-) -> int:
-    """Bytes of the KV cache on each of `ranks` ranks: 2 * L * B * S * K * h * bytes, the kv heads K shared by the ranks.
+def kv_cache_bytes(args: ModelArgs, batch_size: int, seq_len: int, dtype: int | torch.dtype, ranks: int = 1) -> int:
+    """Bytes of the KV cache on each of `ranks` ranks: 2 * L * B * S * K * h * bytes; the ranks share the K kv heads.
 
     The 2 is keys and values. 70B, batch 32, 4096 tokens in fp16: 2 * 80 * 32 * 4096 * 8 * 128 * 2 is 42.9 GB, and
     5.37 GB on each of 8 ranks. Without grouped-query attention K would be 64 and both eight times as much.

@@ -18,6 +18,7 @@ from fairscale.nn.model_parallel import initialize as mpu
 from fairscale.nn.model_parallel import layers as fairscale_layers
 from torch import nn
 
+from minillama.args import shown, whole_number
 from minillama.transformer import Transformer
 
 # Which dimension of a weight is cut. Columns of the matmul are rows of the stored (out, in) weight.
@@ -48,7 +49,7 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
     group exists, where the launch does not fit the machine or `model_parallel_size`.
     """
     launched = int(os.environ.get("WORLD_SIZE", "1"))
-    wanted = launched if model_parallel_size is None else model_parallel_size
+    wanted = launched if model_parallel_size is None else whole_number("model_parallel_size", model_parallel_size)
     if wanted != launched:
         raise ValueError(
             f"model_parallel_size is {wanted}, and {launched} process{'es' * (launched > 1)} started; "
@@ -64,27 +65,23 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:
-    """"auto" is this rank's GPU where there is one, else the CPU. Raises ValueError for a device that is not there."""
-    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    """ "auto" is this rank's GPU where there is one, else the CPU. Raises ValueError for a device that is not there."""
     n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device == "auto":
-        device = "cuda" if n_gpus else "cpu"
     try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise ValueError(f"device {device!r} is not one that torch knows; expected auto, cpu, cuda, cuda:0, mps") from None
+        chosen = torch.device(("cuda" if n_gpus else "cpu") if device == "auto" else device)
+    except (RuntimeError, TypeError):
+        chosen = torch.device("meta")  # holds no numbers, and is refused below as well
+    if chosen.type not in ("cpu", "cuda", "mps") or (chosen.type == "mps" and not torch.backends.mps.is_available()):
+        raise ValueError(f"device {shown(device)} is not available here; expected auto, cpu, cuda, cuda:0 or mps")
     if chosen.type == "cuda":
-        index = local_rank if chosen.index is None else chosen.index
+        index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
         if index >= n_gpus:
-            raise ValueError(
-                f"rank {os.environ.get('RANK', '0')} wants cuda:{index}, and this machine has {n_gpus} GPU{'s' * (n_gpus != 1)}; "
-                + (f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else "")
-                + "use --device cpu"
-            )
+            gpus = f"{n_gpus} GPU{'s' * (n_gpus != 1)}"
+            wants = f"rank {os.environ.get('RANK', '0')} wants cuda:{index}, and this machine has {gpus}"
+            fewer = f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else ""
+            raise ValueError(f"{wants}; {fewer}use --device cpu")
         torch.cuda.set_device(index)
         return torch.device("cuda", index)
-    if chosen.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device mps is not available here; use --device cpu")
     return chosen
 
 

@@ -19,9 +19,7 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> torch.Te
     return torch.polar(torch.ones_like(angles), angles)
 
 
-def apply_rotary_emb(
-    xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
+def apply_rotary_emb(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Turn queries and keys by the angle of their position.
 
     xq: (B, T, H, h), xk: (B, T, K, h); freqs_cis: (T, h/2), or (B, T, h/2) where rows are at different positions.

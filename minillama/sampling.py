@@ -10,11 +10,13 @@ for the repetition penalty. Frequency and presence penalty count generated token
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from minillama.args import real_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -33,18 +35,18 @@ class SamplingParams:
     presence_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        in_range = {
-            "temperature": (0.0 <= self.temperature < math.inf, "0 (greedy) or more"),
-            "top_p": (0.0 <= self.top_p <= 1.0, "between 0 (greedy) and 1 (off)"),
-            "top_k": (self.top_k == int(self.top_k) >= 0 if math.isfinite(self.top_k) else False, "a whole number, 0 for off"),
-            "min_p": (0.0 <= self.min_p <= 1.0, "between 0 (off) and 1"),
-            "repetition_penalty": (0.0 < self.repetition_penalty < math.inf, "above 0, 1 for off"),
-            "frequency_penalty": (math.isfinite(self.frequency_penalty), "finite, 0 for off"),
-            "presence_penalty": (math.isfinite(self.presence_penalty), "finite, 0 for off"),
+        most = sys.float_info.max
+        ranges = {
+            "temperature": (0.0, most, "0 (greedy) or more"),
+            "top_p": (0.0, 1.0, "between 0 (greedy) and 1 (off)"),
+            "min_p": (0.0, 1.0, "between 0 (off) and 1"),
+            "repetition_penalty": (1 / most, most, "above 0, 1 for off"),
+            "frequency_penalty": (-most, most, "finite, 0 for off"),
+            "presence_penalty": (-most, most, "finite, 0 for off"),
         }
-        for name, (fine, expected) in in_range.items():
-            if not fine:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; expected a number, {expected}")
+        for name, (low, high, expected) in ranges.items():  # the class is frozen, so values go in by the back door
+            object.__setattr__(self, name, real_number(name, getattr(self, name), low, high, f"a number, {expected}"))
+        object.__setattr__(self, "top_k", whole_number("top_k", self.top_k, least=0, most=2**62))
 
     @property
     def greedy(self) -> bool:
@@ -58,12 +60,15 @@ class SamplingParams:
 def penalize(logits: torch.Tensor, prompt: torch.Tensor, counts: torch.Tensor, params: SamplingParams) -> torch.Tensor:
     """Lower the logits of tokens that were there before: (B, V) -> (B, V).
 
-    prompt: (B, V) bool, is in the prompt; counts: (B, V), times generated. Repetition looks at both, the others at counts.
+    prompt: (B, V) bool, is in the prompt; counts: (B, V), times generated. Repetition looks at both.
     """
+    # Past 1e30, what is multiplied by logits and counts would leave fp32, and inf times 0 is not a number.
+    frequency, presence = (max(-1e30, min(p, 1e30)) for p in (params.frequency_penalty, params.presence_penalty))
+    repetition = max(1e-30, min(params.repetition_penalty, 1e30))
     # A penalty divides: a negative logit must be multiplied, or it would go up.
-    rate = torch.where(logits > 0, 1 / params.repetition_penalty, params.repetition_penalty)
+    rate = torch.where(logits > 0, 1 / repetition, repetition)
     logits = torch.where(prompt | (counts > 0), logits * rate, logits)
-    return logits - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+    return logits - frequency * counts - presence * (counts > 0)
 
 
 def distribution(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +78,7 @@ def distribution(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Te
     """
     # The maximum goes first: 60 / 1e-4 overflows fp16 and exp() of it overflows everything, 0 / 1e-4 does not.
     scaled = (logits - logits.max(-1, keepdim=True).values).float() / max(params.temperature, 1e-30)
-    probs, ids = torch.softmax(scaled, -1).sort(dim=-1, descending=True, stable=True)  # stable: ties as argmax breaks them
+    probs, ids = torch.softmax(scaled, -1).sort(dim=-1, descending=True, stable=True)  # ties as in argmax
     if params.top_k:
         probs[:, int(params.top_k) :] = 0
         probs = probs / probs.sum(-1, keepdim=True)
@@ -130,9 +135,9 @@ class Sampler:
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         """logits (B, V) fp32 -> the next token of each row, (B,); -1 where the logits are not numbers."""
-        broken = ~torch.isfinite(logits.max(-1).values)
         if self.params.penalizes:
             logits = penalize(logits, self.prompt, self.counts, self.params)
+        broken = ~torch.isfinite(logits.max(-1).values)
         if self.params.greedy:
             chosen = logits.argmax(-1)
         else:

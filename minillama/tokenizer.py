@@ -6,10 +6,13 @@ Kudo & Richardson, "SentencePiece" (2018); the interface is that of Meta's `llam
 from __future__ import annotations
 
 import codecs
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor
+
+from minillama.args import as_index, as_path, shown
 
 
 class Tokenizer:
@@ -19,8 +22,8 @@ class Tokenizer:
     """
 
     def __init__(self, model_path: str | Path):
-        path = Path(model_path)
-        if not path.is_file():
+        path = as_path("tokenizer_path", model_path)
+        if not os.path.isfile(path):
             raise FileNotFoundError(f"no tokenizer at {path}: expected a SentencePiece file, usually tokenizer.model")
         self.sp_model = SentencePieceProcessor()
         try:
@@ -32,21 +35,22 @@ class Tokenizer:
         self.eos_id: int = self.sp_model.eos_id()
         self.pad_id: int = self.sp_model.pad_id()  # -1 in Llama 2: there is no pad piece
         if self.n_words == 0 or self.bos_id < 0 or self.eos_id < 0:
-            raise ValueError(f"{path} has {self.n_words} pieces, bos {self.bos_id}, eos {self.eos_id}: Llama needs both")
+            raise ValueError(f"{path} has {self.n_words} pieces, bos {self.bos_id}, eos {self.eos_id}: both needed")
         for control in (self.bos_id, self.eos_id):
             spelled = self.sp_model.id_to_piece(control)
             if control in self.sp_model.encode(spelled):
-                raise ValueError(f"{path} turns the text {spelled!r} into the control id {control}: users could forge it")
+                raise ValueError(f"{path} turns the text {spelled!r} into control id {control}: users could forge it")
         self._bytes = [self._piece_bytes(i) for i in range(self.n_words)]
 
     def encode(self, s: str, bos: bool, eos: bool) -> list[int]:
-        """Ids of `s`, with BOS before and EOS behind if asked for. Text never yields a control id: "</s>" is letters."""
+        """Ids of `s`, with BOS before and EOS behind if asked for. Text never yields control ids."""
         if not isinstance(s, str):
-            raise ValueError(f"expected text (str), got {type(s).__name__}")
+            raise ValueError(f"expected text (str), got {shown(s)}")
         try:
             ids = self.sp_model.encode(s)
-        except UnicodeEncodeError:
-            raise ValueError(f"the text holds half of a surrogate pair, which is not a character: {s[:40]!r}") from None
+        except UnicodeEncodeError as error:
+            half = f"{s[error.start]!r} at character {error.start}"
+            raise ValueError(f"the text holds {half}, half of a surrogate pair, which is not a character") from None
         return [self.bos_id] * bos + ids + [self.eos_id] * eos
 
     def decode(self, t: Sequence[int] | int) -> str:
@@ -65,9 +69,10 @@ class Tokenizer:
 
     def id_bytes(self, i: int) -> bytes:
         """The UTF-8 bytes that one id stands for: a byte piece may be a third of a character."""
-        if not 0 <= i < self.n_words:
-            raise ValueError(f"id {i} is not in the vocabulary of {self.n_words} pieces")
-        return self._bytes[i]
+        index = as_index(i)
+        if index is None or not 0 <= index < self.n_words:
+            raise ValueError(f"id {shown(i)} is not in the vocabulary of {self.n_words} pieces")
+        return self._bytes[index]
 
     def _piece_bytes(self, i: int) -> bytes:
         if self.sp_model.is_control(i):
@@ -91,7 +96,7 @@ class StreamDecoder:
         self.utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, i: int) -> str:
-        raw = self.tokenizer.id_bytes(int(i))
+        raw = self.tokenizer.id_bytes(i)
         if self.drop_space and raw:
             self.drop_space = False
             if self.tokenizer.sp_model.id_to_piece(int(i)).startswith("\u2581"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from minillama.args import ModelArgs
+from minillama.args import ModelArgs, shown, whole_number
 from minillama.attention import Attention, Remembers
 from minillama.feed_forward import FeedForward
 from minillama.kv_cache import KVCache
@@ -71,16 +71,14 @@ class Transformer(nn.Module):
         self, tokens: torch.Tensor, start_pos: int | torch.Tensor = 0, cache: KVCache | None = None
     ) -> torch.Tensor:
         """All but the head: tokens (B, T) -> (B, T, D). A loop that wants one position's logits need not make all."""
-        if tokens.dim() != 2 or tokens.shape[1] == 0:
-            raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; expected (B, T) with T of 1 or more")
+        check_tokens(tokens, self.args.vocab_size)
         B, T = tokens.shape
-        if isinstance(start_pos, torch.Tensor) and bool((start_pos == start_pos[0]).all()):
-            start_pos = int(start_pos[0])  # level rows need no mask and no scattered writes
+        start_pos = checked_start(start_pos, B)
         end = T + (start_pos if isinstance(start_pos, int) else int(start_pos.max()))
         if end > self.args.max_seq_len:
             raise ValueError(f"{end} tokens are more than the model's max_seq_len {self.args.max_seq_len}")
         if cache is not None:
-            cache.check_room(B, end)
+            cache.check_room(self, B, end)
         elif end != T:
             raise ValueError("start_pos without a cache: a stateless pass begins at position 0")
 
@@ -107,6 +105,27 @@ class Transformer(nn.Module):
         from minillama.checkpoint import load_model  # the model does not depend on file formats
 
         return load_model(ckpt_dir, device=device, dtype=dtype)
+
+
+def check_tokens(tokens: torch.Tensor, vocab_size: int) -> None:
+    """Raise ValueError, with shape or id, for anything but ids (B, T) of this vocabulary."""
+    if not isinstance(tokens, torch.Tensor) or tokens.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"tokens are {shown(tokens)}; expected a tensor of ids, int64")
+    if tokens.dim() != 2 or tokens.numel() == 0:
+        raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; expected (B, T), each 1 or more")
+    if tokens.device.type == "cpu":  # on a GPU, looking would stop it at every token
+        for t in tokens.aminmax():
+            whole_number("an id in tokens", t, least=0, most=vocab_size - 1)
+
+
+def checked_start(start_pos: int | torch.Tensor, B: int) -> int | torch.Tensor:
+    """`start_pos`, as an int where all rows agree: level rows need no mask and no scattered writes."""
+    if not isinstance(start_pos, torch.Tensor):
+        return whole_number("start_pos", start_pos, least=0)
+    if start_pos.shape != (B,):
+        raise ValueError(f"start_pos is {shown(start_pos)}; expected a whole number, or one for each of {B} rows")
+    first = whole_number("start_pos", start_pos.min(), least=0)
+    return first if bool((start_pos == first).all()) else start_pos
 
 
 def needs_mask(start_pos: int | torch.Tensor, T: int) -> bool:

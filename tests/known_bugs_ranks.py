@@ -2,7 +2,7 @@
 
     python -m torch.distributed.run --standalone --nproc_per_node 2 known_bugs_ranks.py WORK
 
-WORK/cases.json: {name: folder}; WORK/tokens.pt: (B, T) ids. Each rank writes WORK/rank{r}.pt: {name: logits or message}.
+WORK/cases.json: {name: folder}; WORK/tokens.pt: (B, T) ids. Rank r writes WORK/rank{r}.pt: {name: logits or message}.
 """
 
 import json

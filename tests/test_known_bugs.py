@@ -1,8 +1,8 @@
-"""Faults that people met in other Llama 2 programs, each with the case from its public report and the kind it belongs to.
+"""Faults that people met in other Llama 2 programs: the case of each public report, and the kind it belongs to.
 
-A1 to A28 are the numbers of the list that these come from. A tolerance of 1e-5 is meant relative to the largest logit, in
-fp32: what another order of the same sums costs. Expected values come from elsewhere: published numbers, SentencePiece
-itself, Hugging Face transformers, or the model run without the part under test.
+A1 to A28 are the numbers of the list that these come from. A tolerance of 1e-5 is one of the largest logit, in fp32:
+another order of the same sums costs less, a mistake far more. Expected values come from elsewhere: published numbers,
+SentencePiece itself, Hugging Face transformers, or the model run without the part under test.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import pytest
 import sentencepiece
 import torch
 import torch.distributed as dist
+from toys import make_tokenizer
 
 import minillama
 from minillama import parallel
@@ -60,32 +61,8 @@ def _one_thread_and_no_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
 
 
 @pytest.fixture(scope="module")
-def real() -> Tokenizer:
-    """Llama 2's own tokenizer; tests that need its ids are skipped without it."""
-    path = Path(os.environ.get("MINILLAMA_TEST_DATA", "")) / "tokenizers" / "llama2" / "tokenizer.model"
-    if "MINILLAMA_TEST_DATA" not in os.environ or not path.is_file():
-        pytest.skip("MINILLAMA_TEST_DATA has no tokenizers/llama2/tokenizer.model")
-    return Tokenizer(path)
-
-
-def _train_sentencepiece(path: Path, **options: Any) -> Path:
-    """A SentencePiece model of Llama 2's kind (BPE, byte fallback, nothing normalized), trained in a moment."""
-    text = (
-        "hello world, the cat sat on the mat and the dog sat on the cat. be brief, say hi. once upon a time there was"
-    )
-    with path.open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter([text, text.title(), text.upper(), "0123456789 [INST] Hi [/INST] <<SYS>> </s> <s>"]),
-            model_writer=file, model_type="bpe", vocab_size=384, byte_fallback=True, character_coverage=1.0,
-            normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True,
-            unk_id=0, bos_id=1, eos_id=2, pad_id=-1, num_threads=1, minloglevel=2, **options,
-        )  # fmt: skip
-    return path
-
-
-@pytest.fixture(scope="module")
 def small_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _train_sentencepiece(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
+    return make_tokenizer(tmp_path_factory.mktemp("tokenizer") / "tokenizer.model")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +96,7 @@ def _shape(**overrides: Any) -> ModelArgs:
 
 @torch.no_grad()
 def _fill(model: Transformer, seed: int = 0) -> Transformer:
-    """Random weights that keep the stream's size, so that attention looks somewhere and logits are a few units large."""
+    """Random weights that keep the stream's size: attention looks somewhere, and logits are a few units large."""
     generator = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():
         noise = torch.randn(weight.shape, generator=generator)
@@ -257,15 +234,16 @@ def test_a01_sizes_that_do_not_divide_are_named_with_those_that_work(
     message = str(caught.value).replace(str(tmp_path), "")
     numbers = {int(n) for n in re.findall(r"\d+", message)}
     assert n_ranks in numbers and works <= numbers, message
-    # A size that is offered must work: no other number than the sizes, the two that clash and the heads may stand there.
-    assert numbers <= works | {n_files, n_ranks, model.args.n_kv_heads}, message
+    # A size that is offered must work. The others are the two that clash, and heads where it is they that clash.
+    for offered in numbers - {n_files, n_ranks, model.args.n_kv_heads}:
+        assert model.args.fits_ranks(offered) and (offered % n_files == 0 or n_files % offered == 0), message
 
 
 @pytest.fixture(scope="module")
 def launch(tmp_path_factory: pytest.TempPathFactory, small_path: Path) -> SimpleNamespace:
     """One launch of two CPU processes that loads every folder of A1 and A11; see known_bugs_ranks.py."""
     work = tmp_path_factory.mktemp("launch")
-    model, threes = _tiny(n_kv_heads=4), _tiny(n_heads=6, n_kv_heads=3, dim=48, multiple_of=24)
+    model, threes = _tiny(n_kv_heads=4), _tiny(n_heads=6, n_kv_heads=3, dim=48, multiple_of=24, vocab_size=384)
     weights = model.state_dict()
     folders = {
         "one_file": _write(work / "one", model.args, [weights]),
@@ -439,7 +417,7 @@ def test_a05_loading_runs_no_code(tmp_path: Path, container: str, place: str) ->
     folder = _write(tmp_path / "model", model.args, _cut(model.state_dict(), 2))
     path = folder / "consolidated.01.pth"  # the second file is no more trusted than the first
     if container == "pickle":
-        path.write_bytes(pickle.dumps(content))
+        path.write_bytes(pickle.dumps(content, protocol=2))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=container == "zip")
     with pytest.raises(CheckpointError, match="consolidated.01.pth"):
@@ -456,6 +434,7 @@ def test_a06_feed_forward_width_is_that_of_the_released_models() -> None:
     assert ffn_hidden_dim(8192, 4096, 1.3) == 28672
     assert ffn_hidden_dim(8192, 256, 1.3) == 28416  # the width that programs built which did not read multiple_of
     assert ffn_hidden_dim(4096, 1024, 1.3) == 14336
+    assert ffn_hidden_dim(16, 1, 1.3) == 54  # int(1.3 * int(42.67)); without the inner int it is 55
 
 
 # Parameters of the released models, as Hugging Face's model pages count them.
@@ -502,7 +481,7 @@ def test_a06_params_that_do_not_fit_the_weights_are_an_error_with_both_sizes(
 
 
 def _halves(weight: torch.Tensor, n_heads: int) -> torch.Tensor:
-    """Meta's order of a head's rows, pairs (0, 1), (2, 3), ..., into Hugging Face's: first all firsts, then all seconds."""
+    """Meta's order of a head's rows, pairs (0, 1), (2, 3), ..., into Hugging Face's: all firsts, then all seconds."""
     rows, columns = weight.shape
     h = rows // n_heads
     return weight.view(n_heads, h // 2, 2, columns).transpose(1, 2).reshape(rows, columns)
@@ -516,10 +495,10 @@ def _pairs(weight: torch.Tensor, n_heads: int) -> torch.Tensor:
 
 
 HF_NAMES = {
-    "tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head", "attention.wq": "self_attn.q_proj",
-    "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj", "attention.wo": "self_attn.o_proj",
-    "feed_forward.w1": "mlp.gate_proj", "feed_forward.w2": "mlp.down_proj", "feed_forward.w3": "mlp.up_proj",
-    "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head",
+    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj", "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj", "feed_forward.w1": "mlp.gate_proj", "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
 }  # fmt: skip
 
 
@@ -962,19 +941,21 @@ def test_a20_a_refused_dialog_costs_nothing(small: Tokenizer) -> None:
         encode_dialog(forged, small)
 
 
-A21_IDS = [1,518,25580,29962,6324,518,29914,25580,29962,15043,29991,29871,2,1,518,25580,29962,2648,29872,518,29914,25580,29962]  # fmt: skip
-A21_SYSTEM_IDS = [518,25580,29962,3532,14816,29903,6778,13,3629,11473,29889,13,29966,829,14816,29903,6778,13,13,18567,518,29914,25580,29962]  # fmt: skip
+A21_TURNS = """1 518 25580 29962 6324 518 29914 25580 29962 15043 29991 29871 2
+    1 518 25580 29962 2648 29872 518 29914 25580 29962"""
+A21_SYSTEM = """1 518 25580 29962 3532 14816 29903 6778 13 3629 11473 29889 13 29966 829 14816 29903 6778 13 13
+    18567 518 29914 25580 29962"""
 
 
-def test_a21_the_template_gives_the_ids_of_meta(real: Tokenizer) -> None:
+def test_a21_the_template_gives_the_ids_of_meta(llama2_tokenizer: Tokenizer) -> None:
     turns: Any = [
         {"role": "user", "content": "Hi"},
         {"role": "assistant", "content": "Hello!"},
         {"role": "user", "content": "Bye"},
     ]
-    assert encode_dialog(turns, real) == A21_IDS
+    assert encode_dialog(turns, llama2_tokenizer) == [int(i) for i in A21_TURNS.split()]
     system: Any = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-    assert encode_dialog(system, real) == [1, *A21_SYSTEM_IDS]
+    assert encode_dialog(system, llama2_tokenizer) == [int(i) for i in A21_SYSTEM.split()]
 
 
 @pytest.mark.parametrize("space", ["", " ", "\n"])
@@ -998,7 +979,8 @@ def test_a21_every_turn_has_its_own_bos_and_eos(
     ("roles", "index", "role"),
     [
         ("s", 0, "system"), ("", None, None), ("uu", 1, "user"), ("au", 0, "assistant"), ("ua", 1, "assistant"),
-        ("usu", 1, "system"), ("uasu", 2, "system"), ("ssu", 1, "system"), ("suaua", 4, "assistant"), ("sau", 1, "assistant"),
+        ("usu", 1, "system"), ("uasu", 2, "system"), ("ssu", 1, "system"), ("suaua", 4, "assistant"),
+        ("sau", 1, "assistant"),
     ],
 )  # fmt: skip
 def test_a22_wrong_order_of_roles_is_named_by_index_and_role(
@@ -1039,15 +1021,15 @@ def test_a22_an_unknown_role_is_named(role: Any) -> None:
 # ------------------------------------------------------------------------------- A23, A24, A25: tokenizer and streaming
 
 
-def test_a23_control_words_in_text_are_letters(real: Tokenizer) -> None:
+def test_a23_control_words_in_text_are_letters(llama2_tokenizer: Tokenizer) -> None:
     for text, ids in {
         "</s>": [1533, 29879, 29958],
         "<s>": [529, 29879, 29958],
         "Hello</s>": [15043, 829, 29879, 29958],
     }.items():
-        assert real.encode(text, bos=False, eos=False) == ids
-        assert real.encode(text, bos=True, eos=True) == [1, *ids, 2]
-        assert real.decode(ids) == text
+        assert llama2_tokenizer.encode(text, bos=False, eos=False) == ids
+        assert llama2_tokenizer.encode(text, bos=True, eos=True) == [1, *ids, 2]
+        assert llama2_tokenizer.decode(ids) == text
 
 
 @pytest.mark.parametrize(
@@ -1063,11 +1045,10 @@ def test_a23_text_never_yields_a_control_id(small: Tokenizer, text: str) -> None
 
 @pytest.mark.parametrize("forged", ["</s>", "<s>"])
 def test_a23_a_tokenizer_that_reads_control_words_in_text_is_refused(tmp_path: Path, forged: str) -> None:
-    path = _train_sentencepiece(tmp_path / "tokenizer.model", user_defined_symbols=[forged])
+    path = make_tokenizer(tmp_path / "tokenizer.model", user_defined_symbols=[forged])
     theirs = sentencepiece.SentencePieceProcessor(model_file=str(path))
-    if not {1, 2} & set(theirs.encode(forged)):
-        pytest.skip("this SentencePiece does not build such a model")
-    with pytest.raises(ValueError, match=re.escape(forged)):
+    assert {1, 2} & set(theirs.encode(forged))  # in this one, who types the word ends the turn
+    with pytest.raises(ValueError, match="tokenizer.model"):
         Tokenizer(path)
 
 
@@ -1099,14 +1080,16 @@ def _texts() -> list[str]:
     return ["hello world", " hello", "  hello  world ", "🔥 ok", "中文", "", " ", *made]
 
 
-def test_a24_words_keep_their_spaces_in_a_stream(real: Tokenizer) -> None:
+def test_a24_words_keep_their_spaces_in_a_stream(llama2_tokenizer: Tokenizer) -> None:
     ids = [15043, 3186, 1449]
-    assert "".join(real.decode_stream(ids)) == "Hello world again"
-    assert "".join(real.decode(i) for i in ids) == "Helloworldagain"  # what a program streams that decodes id by id
+    assert "".join(llama2_tokenizer.decode_stream(ids)) == "Hello world again"
+    assert (
+        "".join(llama2_tokenizer.decode(i) for i in ids) == "Helloworldagain"
+    )  # what a program streams that decodes id by id
 
 
-def test_a24_a_continuation_begins_with_its_space(real: Tokenizer) -> None:
-    llama = Llama(_Scripted([[3186, 1449, 2]], vocab_size=32000), real)
+def test_a24_a_continuation_begins_with_its_space(llama2_tokenizer: Tokenizer) -> None:
+    llama = Llama(_Scripted([[3186, 1449, 2]], vocab_size=32000), llama2_tokenizer)
     streamed = list(llama.stream_text("Hello", temperature=0, max_gen_len=8))
     assert streamed[0].text == " world"
     assert "".join(piece.text for piece in streamed) == " world again"
@@ -1130,13 +1113,13 @@ def test_a24_a_stream_joins_to_the_text_wherever_it_begins(
                 assert head + "".join(small.decode_stream(ids[k:], continuing=True)) == text
 
 
-def test_a25_a_character_of_several_ids_arrives_whole(real: Tokenizer) -> None:
+def test_a25_a_character_of_several_ids_arrives_whole(llama2_tokenizer: Tokenizer) -> None:
     ids = [29871, 243, 162, 151, 168, 3431]
-    chunks = list(real.decode_stream(ids))
+    chunks = list(llama2_tokenizer.decode_stream(ids))
     assert "".join(chunks) == "🔥 ok"
     assert not any(REPLACEMENT in chunk for chunk in chunks)
-    assert "".join(real.decode_stream(ids, continuing=True)) == " 🔥 ok"
-    cut = list(real.decode_stream(ids[:4]))
+    assert "".join(llama2_tokenizer.decode_stream(ids, continuing=True)) == " 🔥 ok"
+    cut = list(llama2_tokenizer.decode_stream(ids[:4]))
     assert REPLACEMENT in cut[-1] and not any(REPLACEMENT in chunk for chunk in cut[:-1])
 
 

@@ -11,7 +11,6 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ import torch.nn.functional as F
 from ranks import (
     CountedCalls,
     Rows,
-    apart,
     every_way,
     generation_case,
     level,
     model_in_ranks,
+    reference_and_stories,
     reference_case,
     run_ranks,
 )
@@ -48,8 +47,8 @@ KV_HEADS = {"MHA": 16, "GQA 2 to 1": 8, "GQA 4 to 1": 4, "GQA 8 to 1": 2, "MQA":
 IN_TWO_RANKS = [name for name, kv_heads in KV_HEADS.items() if kv_heads % 2 == 0]
 WEIGHTS_CUT = {"wq": 0, "wk": 0, "wv": 0, "w1": 0, "w3": 0, "output": 0, "wo": 1, "w2": 1, "tok_embeddings": 1}
 
-ROWS: Rows = torch.randint(256, (3, 40), generator=torch.Generator().manual_seed(3)).tolist()
-ROWS = [ROWS[0], ROWS[1][:29], ROWS[2][:17]]
+ROWS: Rows = torch.randint(256, (3, 28), generator=torch.Generator().manual_seed(3)).tolist()
+ROWS = [ROWS[0], ROWS[1][:19], ROWS[2][:11]]
 BATCHES: dict[str, Rows] = {"one row": ROWS[:1], "ragged rows": ROWS}
 
 
@@ -96,8 +95,10 @@ def halves_from_pairs(weight: torch.Tensor, n_heads: int) -> torch.Tensor:
 def hugging_face_name(key: str) -> str:
     names = {
         "tok_embeddings": "model.embed_tokens", "norm": "model.norm", "output": "lm_head", "layers": "model.layers",
-        "wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wo": "o_proj", "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj",
-        "attention": "self_attn", "feed_forward": "mlp", "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+        "wq": "q_proj", "wk": "k_proj", "wv": "v_proj", "wo": "o_proj",
+        "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj",
+        "attention": "self_attn", "feed_forward": "mlp",
+        "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
     }  # fmt: skip
     return ".".join(names.get(part, part) for part in key.split("."))
 
@@ -105,10 +106,8 @@ def hugging_face_name(key: str) -> str:
 def to_hugging_face(args: ModelArgs, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     heads = {"wq": args.n_heads, "wk": args.n_kv_heads}
     return {
-        hugging_face_name(key): halves_from_pairs(value, heads[kind])
-        if (kind := key.split(".")[-2]) in heads
-        else value
-        for key, value in weights.items()
+        hugging_face_name(key): halves_from_pairs(w, heads[kind]) if (kind := key.split(".")[-2]) in heads else w
+        for key, w in weights.items()
     }
 
 
@@ -146,7 +145,7 @@ def difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def check_rows(found: list[torch.Tensor], expected: list[torch.Tensor], said: str) -> None:
-    for r, (one, other) in enumerate(zip(found, expected, strict=False)):
+    for r, (one, other) in enumerate(zip(found, expected)):
         assert difference(one, other) <= FP32_TOLERANCE, f"{said}, row {r}"
 
 
@@ -173,7 +172,7 @@ def two_ranks(parity_folders: dict[str, str], tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("name", KV_HEADS)
 def test_logits_equal_hugging_face_in_one_process(name: str, batch: str, parity_folders: dict[str, str]) -> None:
     expected = hugging_face_logits(name)
-    assert all(logits.abs().max() > 4 for logits in expected)  # near zero anything would agree
+    assert all(logits.abs().max() > 5 for logits in expected)  # near zero anything would agree
     for way, found in every_way(Transformer.from_checkpoint(parity_folders[name]), BATCHES[batch]).items():
         check_rows(found, expected, way)
 
@@ -206,13 +205,12 @@ def test_gradients_equal_hugging_face() -> None:
     theirs = hugging_face(args)
     ours = build(args)
     tokens = torch.tensor(ROWS[:1])
-    for model, logits in ((theirs, theirs(tokens).logits), (ours, ours(tokens))):
+    for logits in (theirs(tokens).logits, ours(tokens)):
         F.cross_entropy(logits[0, :-1], tokens[0, 1:]).backward()
-        assert all(p.grad is not None for p in model.parameters())
     found = to_hugging_face(args, {key: p.grad for key, p in ours.named_parameters() if p.grad is not None})
     for key, p in theirs.named_parameters():
-        # A gradient has come through the layers twice, so twice the rounding of a logit, and cancels more.
-        assert difference(found[key], p.grad) <= 5 * FP32_TOLERANCE, key
+        assert p.grad is not None
+        assert difference(found[key], p.grad) <= FP32_TOLERANCE, key
 
 
 # --- Meta's reference
@@ -235,7 +233,7 @@ def shared_cases(shared_data: Path, reference: dict[str, Any]) -> dict[str, tupl
 
 PROMPTS = ["Once upon a time", "Lily and Tom went to the", "The"]
 FULL_STOP = 426  # "." in stories260K's vocabulary; each of PROMPTS comes to it, at different steps
-STOP_STRING = ". T"  # begins in one token and ends in another
+STOP_STRING = ". "  # begins in one token and ends in another
 
 
 @pytest.fixture(scope="module")
@@ -249,20 +247,16 @@ def stories_alone(stories_case: tuple[Any, ...]) -> dict[str, Any]:
     return generation_case(*stories_case)
 
 
-def shared_in_ranks(references: dict[str, tuple[Any, ...]], stories: tuple[Any, ...]) -> dict[str, Any]:
-    return {name: reference_case(*case) for name, case in references.items()} | {"stories": generation_case(*stories)}
-
-
 @pytest.fixture(scope="module")
 def two_shared_ranks(shared_cases: dict[str, tuple[Any, ...]], stories_case: tuple[Any, ...]) -> list[dict[str, Any]]:
-    return run_ranks(2, shared_in_ranks, shared_cases, stories_case)
+    return run_ranks(2, reference_and_stories, shared_cases, stories_case)
 
 
 def check_reference(found: dict[str, Any], reference: dict[str, Any]) -> None:
     assert difference(found["logits"], reference["logits"]) <= FP32_TOLERANCE
     assert difference(found["chunked"], reference["logits_prefill16_steps16_chunk8"]) <= FP32_TOLERANCE
     assert found["greedy"] == reference["greedy24"]
-    # Logits up to 8 and 1e-5 of that is 8e-5; their softmax averages it down, and 2e-5 holds in practice.
+    # A log-probability is a logit less the log of all: absolute, and wrong by some 1e-6 of the largest logit, 8.
     logprobs, expected = torch.tensor(found["logprobs"]), torch.tensor(reference["logprobs24"])
     assert logprobs.shape == (2, 24)
     torch.testing.assert_close(logprobs, expected, rtol=0, atol=2e-5)
@@ -289,14 +283,12 @@ def test_two_ranks_give_what_the_reference_gives(
 def test_a_forward_takes_two_all_reduces_a_layer(two_ranks: list[dict[str, Any]]) -> None:
     for said in two_ranks:
         for call in ("stateless", "prefill", "step"):
-            counts = said["counts"][call]
-            assert counts.pop("all_reduce") == 2 * 2, call  # two layers
-            assert counts.pop("all_gather") == 2, call  # the embedding and the logits
-            assert not any(counts.values()), counts
+            # Two layers; the all-gathers are the embedding's and the logits'.
+            assert {name: n for name, n in said["counts"][call].items() if n} == {"all_reduce": 4, "all_gather": 2}
 
 
 def test_one_process_has_no_process_group_and_calls_no_collective(
-    shared_data: Path, stories_case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+    stories_case: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -332,7 +324,7 @@ def test_a_rank_caches_its_own_kv_heads(two_ranks: list[dict[str, Any]]) -> None
 
 
 REQUESTS = [
-    "greedy", "seed", "seeds that differ", "seeds of builds that differ", "the next of those", "greedy, stop id",
+    "greedy", "seed", "seeds that differ", "seeds of builds that differ", "greedy, stop id",
     "greedy, stop string", "sampled, stop string", "sampled, stop id", "stream",
 ]  # fmt: skip
 
@@ -349,13 +341,13 @@ def test_ranks_give_the_tokens_of_one_process_in_as_many_steps(
 def test_requests_of_the_rank_tests_stop_and_differ_as_they_should(stories_alone: dict[str, Any]) -> None:
     """The test above would pass on empty answers, or where seeds made no difference."""
     assert stories_alone.keys() == set(REQUESTS)
-    assert all(len(row) == 40 for row in stories_alone["greedy"]["tokens"])
+    assert all(len(row) == 16 for row in stories_alone["greedy"]["tokens"])
     for request_name in REQUESTS:
-        assert stories_alone[request_name]["forwards"] < 40 or "stop" not in request_name
+        assert stories_alone[request_name]["forwards"] < 16 or "stop" not in request_name
     for request_name in ("greedy, stop id", "greedy, stop string"):
         assert len({len(row) for row in stories_alone[request_name]["tokens"]}) == 3
-    sampled = [str(stories_alone[name]["tokens"]) for name in REQUESTS[:5]]
-    assert len(set(sampled)) == 5
+    sampled = [str(stories_alone[name]["tokens"]) for name in REQUESTS[:4]]
+    assert len(set(sampled)) == 4
 
 
 @pytest.mark.parametrize(("name", "number"), [("n_heads", 3), ("n_kv_heads", 1)])
@@ -432,8 +424,8 @@ def rotation(position: float, h: int, theta: float = 10000.0) -> torch.Tensor:
 def test_rope_equals_a_rotation_matrix(theta: float) -> None:
     freqs_cis = precompute_freqs_cis(16, 4096, theta)
     q, k = random(1, 4, 3, 16), random(1, 4, 1, 16, seed=2)
-    # An angle of m radians in fp32 is wrong by some 2^-24 of m, and a vector turned by it as much: near ones are held to
-    # fp32's own rounding, far ones to their angle's.
+    # An angle of m radians in fp32 is wrong by some 2^-24 of m, and a vector turned by it as much: near ones are held
+    # to fp32's own rounding, far ones to their angle's.
     for positions in ([0, 1, 2, 3], [60, 61, 62, 63], [0, 4095, 7, 2048]):
         turned = apply_rotary_emb(q, k, freqs_cis[positions])
         matrices = torch.stack([rotation(m, 16, theta) for m in positions])
@@ -595,11 +587,11 @@ def test_a_wrong_start_pos_changes_logits() -> None:
     """The tests above would pass if positions were ignored."""
     model = build(shape(4))
     with torch.no_grad():
-        expected = level(model, ROWS[:1], [20, 20])[0]
-        cache = KVCache.for_model(model, 1, 40)
-        model(torch.tensor([ROWS[0][:20]]), 0, cache)
-        wrong = model(torch.tensor([ROWS[0][20:]]), torch.tensor([19]), cache)[0]
-    assert difference(wrong, expected[20:]) > 1e-2
+        expected = level(model, ROWS[:1], [14, 14])[0]
+        cache = KVCache.for_model(model, 1, 28)
+        model(torch.tensor([ROWS[0][:14]]), 0, cache)
+        wrong = model(torch.tensor([ROWS[0][14:]]), torch.tensor([13]), cache)[0]
+    assert difference(wrong, expected[14:]) > 1e-2
 
 
 # --- Autograd
@@ -613,7 +605,7 @@ def test_a_stateless_pass_gives_every_parameter_a_gradient() -> None:
     for name, p in model.named_parameters():
         assert p.grad is not None and p.grad.isfinite().all() and p.grad.abs().max() > 0, name
     with torch.no_grad():
-        assert difference(logits.detach()[0], level(model, ROWS[:1], [13, 1, 26])[0]) <= FP32_TOLERANCE
+        assert difference(logits.detach()[0], level(model, ROWS[:1], [13, 1, 14])[0]) <= FP32_TOLERANCE
 
 
 def test_autograd_works_before_during_and_after_generation(shared_data: Path) -> None:
@@ -654,16 +646,18 @@ def test_loading_leaves_the_global_random_state_alone(parity_folders: dict[str, 
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "bf16", torch.bfloat16, "fp16", torch.float16, None])
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype"), [("bfloat16", BF16), ("bf16", BF16), (BF16, BF16), ("fp16", FP16), (FP16, FP16), (None, FP32)]
+)
 def test_loading_converts_to_the_dtype_that_is_asked_for(
-    name: str | torch.dtype | None, parity_folders: dict[str, str]
+    asked: str | torch.dtype | None, dtype: torch.dtype, parity_folders: dict[str, str]
 ) -> None:
-    dtype = {"bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "fp16": torch.float16, None: torch.float32}.get(
-        name, name
-    )
     folder = parity_folders["MHA"]
     weights = torch.load(Path(folder) / "consolidated.00.pth")
-    state = Transformer.from_checkpoint(folder, dtype=name).state_dict()
+    state = Transformer.from_checkpoint(folder, dtype=asked).state_dict()
     assert state.keys() == weights.keys()
     assert all(torch.equal(state[key], weights[key].to(dtype)) for key in weights)
 
@@ -687,18 +681,19 @@ def test_training_a_loaded_model_leaves_its_file_alone(parity_folders: dict[str,
 def test_in_bf16_a_row_gets_the_same_logits_in_any_company_up_to_rounding(
     source: str, parity_folders: dict[str, str], request: pytest.FixtureRequest
 ) -> None:
-    """A batch is summed in another order than one row, and every result is rounded to 8 bits (2^-8 between neighbours).
-
-    A sum that falls on the other side moves by one such unit; layers pass it on.
-    """
     if source == "trained":
         folder = request.getfixturevalue("shared_data") / "checkpoints" / "stories260K"
     else:
         folder = Path(parity_folders["GQA 4 to 1"])
     model = Transformer.from_checkpoint(folder, dtype="bf16")
-    ways = every_way(model, ROWS)
-    for r, row in enumerate(ROWS):
-        with torch.no_grad():
-            alone = model(torch.tensor([row]))[0]
-        for way, found in ways.items():
-            print(source, way, r, difference(found[r], alone))
+    # A batch is summed in another order than one row, and every result is rounded to 8 bits: a sum that falls on the
+    # other side moves by one unit in the last place, 2^-8 of itself, and the layers pass that on. Three such units of
+    # the largest logit are seen, eight (3%) are allowed; standing one position aside moves logits by tens of percent.
+    for way, found in every_way(model, ROWS).items():
+        for r, row in enumerate(ROWS):
+            with torch.no_grad():
+                alone = model(torch.tensor([row]))[0]
+            assert difference(found[r], alone) <= 8 * 2**-8, f"{way}, row {r}"
+    full = Transformer.from_checkpoint(folder, dtype="fp32")
+    with torch.no_grad():
+        assert difference(model(torch.tensor(ROWS[:1])), full(torch.tensor(ROWS[:1]))) <= 8 * 2**-8

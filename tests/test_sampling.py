@@ -124,7 +124,7 @@ choices = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=200)
 @given(logit_lists, choices)
 @example([0.0] * 8, {"temperature": 1.0, "top_k": 3, "top_p": 0.5, "min_p": 0.0})
 def test_distribution_equals_a_float64_implementation(logits: list[float], values: dict[str, float]) -> None:
@@ -137,59 +137,52 @@ def test_distribution_equals_a_float64_implementation(logits: list[float], value
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
-@pytest.mark.parametrize("top_k", [0, 1, 5, 64])
-@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.3, 0.01])
-@pytest.mark.parametrize("min_p", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize("repetition_penalty", [1.0, 1.3, 0.7])
-def test_distribution_equals_that_of_transformers(
-    temperature: float, top_k: int, top_p: float, min_p: float, repetition_penalty: float
-) -> None:
+def test_distribution_equals_that_of_transformers(temperature: float, repetition_penalty: float) -> None:
     # transformers keeps a token while the mass before it is < p, we while it is <= p: the same without exact ties.
-    generator = torch.Generator().manual_seed(int(100 * temperature) + 10 * top_k)
+    generator = torch.Generator().manual_seed(int(100 * temperature))
     logits = 4 * torch.randn(6, 64, generator=generator)
     seen = torch.randint(64, (6, 10), generator=generator)  # 7 prompt tokens and 3 generated, repeats among them
-    theirs = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(repetition_penalty)])
-    theirs.append(TemperatureLogitsWarper(temperature))
-    theirs += [TopKLogitsWarper(top_k)] * (top_k > 0) + [TopPLogitsWarper(top_p)] * (top_p < 1)
-    theirs += [MinPLogitsWarper(min_p)] * (min_p > 0)
-    wanted = torch.softmax(theirs(seen, logits.clone()), -1)
-
-    chosen = params(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty
-    )
     prompt = torch.zeros(6, 64, dtype=torch.bool).scatter(1, seen[:, :7], True)
     counts = torch.zeros(6, 64).scatter_add(1, seen[:, 7:], torch.ones(6, 3))
-    ours = probabilities(penalize(logits, prompt, counts, chosen), chosen)
-    assert torch.equal(ours > 0, wanted > 0)
-    assert (ours - wanted).abs().max() < TOLERANCE
+    for top_k, top_p, min_p in itertools.product([0, 1, 5, 64], [1.0, 0.9, 0.3, 0.01], [0.0, 0.05, 0.5]):
+        theirs = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(repetition_penalty)])
+        theirs.append(TemperatureLogitsWarper(temperature))
+        if top_k:
+            theirs.append(TopKLogitsWarper(top_k))
+        if top_p < 1:
+            theirs.append(TopPLogitsWarper(top_p))
+        if min_p:
+            theirs.append(MinPLogitsWarper(min_p))
+        wanted = torch.softmax(theirs(seen, logits.clone()), -1)
+        chosen = params(
+            temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty
+        )
+        ours = probabilities(penalize(logits, prompt, counts, chosen), chosen)
+        assert torch.equal(ours > 0, wanted > 0), chosen
+        assert (ours - wanted).abs().max() < TOLERANCE, chosen
 
 
 def test_top_p_keeps_the_token_that_crosses_the_line() -> None:
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()  # exact in binary, so the lines are as well
     kept = {p: int((probabilities(logits, params(top_p=p)) > 0).sum()) for p in (0.01, 0.49, 0.51, 0.74, 0.76, 0.99)}
     assert kept == {0.01: 1, 0.49: 1, 0.51: 2, 0.74: 2, 0.76: 3, 0.99: 4}
-    # Exactly on the line: the mass before the second token is 0.5, which is not more than 0.5.
-    probs, _ = distribution(torch.tensor([[math.log(2), 0.0]]), params(top_p=2 / 3))
-    assert (probs > 0).tolist() == [[True, True]] or probs[0, 0] > 2 / 3
-    probs, _ = distribution(torch.zeros(1, 4), params(top_p=0.5))  # 0.25 each, exact: before = 0, 0.25, 0.5, 0.75
-    assert (probs > 0).tolist() == [[True, True, True, False]]
+    # Exactly on the line, with masses of 0, 0.25, 0.5 and 0.75 before: 0.5 is not more than 0.5.
+    assert probabilities([0.0] * 4, params(top_p=0.5))[0].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0])
 
 
 def test_steps_run_in_the_documented_order() -> None:
-    logits = [2.2, 1.9, 1.5, 1.2, 0.6, 0.1, -0.4, -1.5]
-    values = {"temperature": 1.6, "top_k": 6, "top_p": 0.55, "min_p": 0.6}
+    logits = [2.5, 0.8, 0.6, 0.1, -0.3, -0.7, -0.8]
+    values = {"temperature": 1.6, "top_k": 4, "top_p": 0.6, "min_p": 0.3}
     documented = oracle(logits, **values)
-    ours = probabilities(logits, params(**values))[0].tolist()
-    assert ours == pytest.approx(documented, abs=TOLERANCE)
-    # The example tells orders apart: other orders that matter give other distributions, by far more than the tolerance.
-    different = [
-        order
-        for order in itertools.permutations(STEPS)
-        if max(abs(a - b) for a, b in zip(oracle(logits, order, **values), documented)) > 1e-2
-    ]
-    assert len(different) >= 12
-    assert ("top_k", "top_p", "min_p", "temperature") in different  # temperature last
-    assert ("temperature", "top_p", "top_k", "min_p") in different  # top-p before top-k
+    assert probabilities(logits, params(**values))[0].tolist() == pytest.approx(documented, abs=TOLERANCE)
+    # The example tells all orders apart that can be told apart, by far more than the tolerance. (Temperature and top-k
+    # commute, and so do top-k and min-p: neither looks at more than ranks or ratios.)
+    for order in itertools.permutations(STEPS):
+        at = {name: order.index(name) for name in order}
+        same = max(at["temperature"], at["top_k"]) < at["top_p"] < at["min_p"]
+        gap = max(abs(a - b) for a, b in zip(oracle(logits, order, **values), documented))
+        assert (gap < 1e-9) if same else (gap > 0.1), order
 
 
 def test_penalties_come_before_temperature_and_the_repetition_penalty_before_the_others() -> None:
@@ -213,7 +206,7 @@ def test_repetition_penalty_lowers_negative_logits_too() -> None:
 # --- Off is off ------------------------------------------------------------------------------------------------------
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(logit_lists, st.floats(0.05, 5))
 def test_off_values_leave_the_distribution_bit_for_bit(logits: list[float], temperature: float) -> None:
     x = torch.tensor([logits])
@@ -311,13 +304,19 @@ def assert_drawn_from(counts: torch.Tensor, wanted: Sequence[float]) -> None:
      {"temperature": 1.0, "min_p": 0.3}, {"temperature": 1.2, "top_k": 5, "top_p": 0.8, "min_p": 0.1}],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("rows", [1, 100])
-def test_20000_draws_fit_the_distribution(values: dict[str, float], rows: int) -> None:
-    logits = [1.5, 0.2, -0.5, 1.4, -2.0, 0.9, 0.0, -1.0]
+def test_20000_draws_fit_the_distribution(values: dict[str, float]) -> None:
+    logits, rows = [1.5, 0.2, -0.5, 1.4, -2.0, 0.9, 0.0, -1.0], 50
     sampler = Sampler(params(**values), [[0]] * rows, N // rows, len(logits), range(1000, 1000 + rows))
     x = torch.tensor([logits]).expand(rows, -1)
     drawn = torch.cat([sampler(x) for _ in range(N // rows)])
     assert_drawn_from(torch.bincount(drawn, minlength=len(logits)), oracle(logits, **values))
+
+
+def test_20000_numbers_of_one_seed_fit_the_distribution() -> None:
+    sampler = Sampler(params(), [[0]], N, 16, [3])
+    probs, ids = distribution(torch.arange(16.0)[None] / 8, params())
+    drawn = draw(probs.expand(N, -1), ids.expand(N, -1), sampler.uniform[:, 0])
+    assert_drawn_from(torch.bincount(drawn, minlength=16), softmax64([i / 8 for i in range(16)]))
 
 
 def test_first_draws_of_neighbouring_seeds_are_independent() -> None:
@@ -336,7 +335,7 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     assert draw(probs, ids, u).tolist() == [3, 3, 1, 1, 0, 0]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(logit_lists, choices, st.one_of(st.just(0.0), st.just(1 - 2**-53), st.floats(0, 1, exclude_max=True)))
 def test_draw_never_returns_a_token_without_mass(logits: list[float], values: dict[str, float], u: float) -> None:
     probs, ids = distribution(torch.tensor([logits]), params(**values))
@@ -398,7 +397,7 @@ def test_loading_leaves_the_global_generator_alone(folder: Path) -> None:
 )
 def test_a_longer_answer_begins_like_a_shorter_one(llama: Llama, penalty: dict[str, float]) -> None:
     longest = llama.generate(PROMPTS, seed=4, **(HOT | {"max_gen_len": 60}), **penalty)[0]
-    for n in (1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 59):  # torch fills tensors of 16 and more in another loop
+    for n in (1, 2, 7, 15, 16, 17, 33):  # torch fills tensors of 16 and more in another loop
         shorter = llama.generate(PROMPTS, seed=4, **(HOT | {"max_gen_len": n}), **penalty)[0]
         assert shorter == [row[:n] for row in longest]
     assert all(len(row) == 60 for row in longest)
@@ -532,16 +531,25 @@ def test_fp16_extremes_do_not_overflow() -> None:
     assert draws(torch.tensor([65504.0, -65504.0, 0.0], dtype=torch.float16), params(temperature=0.01)) == {0}
 
 
-@pytest.mark.parametrize("values", [
-    {"frequency_penalty": 1e308}, {"presence_penalty": 1e308}, {"frequency_penalty": -1e308}, {"repetition_penalty": 1e308},
-    {"repetition_penalty": 1e-308}, {"temperature": 1e308},
-], ids=str)  # fmt: skip
-def test_finite_options_of_any_size_give_numbers(values: dict[str, float]) -> None:
-    chosen = params(**values)
-    sampler = Sampler(chosen, [[2]], 4, 4, [0])
-    for _ in range(4):
-        # -inf masks id 3; ids 0 and 1 were not seen at first, so the first token is one of those or of the prompt's.
-        assert int(sampler(torch.tensor([[1.0, 0.5, 0.0, -math.inf]]))) in (0, 1, 2)
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [({"frequency_penalty": 1e308}, [0, 1, 2]), ({"presence_penalty": 1e308}, [0, 1, 2]),
+     ({"frequency_penalty": -1e308}, [0, 0, 0]), ({"presence_penalty": -1e308}, [0, 0, 0]),
+     ({"repetition_penalty": 1e300}, [0, 1]), ({"repetition_penalty": 1e-300}, [0, 0, 0])],
+    ids=str,
+)  # fmt: skip
+def test_penalties_of_any_finite_size_do_what_they_say(values: dict[str, float], expected: list[int]) -> None:
+    try:
+        params(**values)
+    except ValueError as refused:  # as good: a limit that is named
+        assert next(iter(values)) in str(refused)
+    else:
+        assert greedy_walk([1.0, 0.5, 0.0, -math.inf], [2], len(expected), **values) == expected
+
+
+def test_a_temperature_of_any_finite_size_keeps_minus_infinity_out() -> None:
+    for temperature in (1e30, 1e38, 1e39, 1e308):
+        assert draws([-math.inf, 1.0, 0.0, -math.inf], params(temperature=temperature)) == {1, 2}
 
 
 @pytest.mark.parametrize(

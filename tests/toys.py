@@ -13,10 +13,10 @@ import torch
 from minillama import Llama, ModelArgs, Tokenizer, Transformer
 
 WORDS = (
-    "once upon a time there was a little cat who lived in the old house by the sea. every day the cat saw the boats and "
-    "the birds. \"hello,\" said the bird, \"will you play with me?\" they played until the sun went down, and then they "
-    "were friends. the dog came to the garden with a red ball and a story. it was a good day! 0 1 2 3 4 5 6 7 8 9"
-).split(" ")  # fmt: skip
+    "once upon a time there was a little cat who lived in the old house by the sea. every day the cat saw the boats "
+    'and the birds. "hello," said the bird, "will you play with me?" they played until the sun went down, and then '
+    "they were friends. the dog came to the garden with a red ball and a story. it was a good day! 0 1 2 3 4 5 6 7 8 9"
+).split(" ")
 
 
 def make_tokenizer(path: Path, **options: object) -> Path:
