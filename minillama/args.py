@@ -180,9 +180,10 @@ def whole_number(name: str, value: Any, least: int = 1, most: int = 2**31 - 1) -
 
 def real_number(name: str, value: Any, least: float, most: float, expected: str) -> float:
     """`value` as a float. Raises ValueError, with its name and itself, if it is no number, NaN or out of range."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not least <= value <= most:  # type: ignore[operator]
+    number = value.item() if isinstance(value, Real) and hasattr(value, "item") else value  # of numpy
+    if isinstance(number, bool) or not isinstance(number, (int, float)) or not least <= number <= most:
         raise ValueError(f"{name} is {shown(value)}; expected {expected}")
-    return float(value)
+    return float(number)
 
 
 def as_index(value: Any) -> int | None:

@@ -30,7 +30,7 @@ UNSAFE_ERROR = "Error: special tags are not allowed as part of the prompt."
 def check_dialog(dialog: Any) -> None:
     """Raise ValueError, with index and role, unless it is [system,] user, assistant, user, ..., user."""
     if isinstance(dialog, (str, bytes, dict)) or not isinstance(dialog, Sequence):
-        raise ValueError(f"a dialog is a list of messages, got {type(dialog).__name__}")
+        raise ValueError(f"a dialog is a list of messages, got {shown(dialog)}")
     for i, message in enumerate(dialog):
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise ValueError(f"message {i} is {shown(message)}; expected a dict with 'role' and 'content'")

@@ -28,6 +28,8 @@ DTYPES = {
     "float16": torch.float16, "fp16": torch.float16,
 }  # fmt: skip
 
+# Anywhere else NaN reaches the logits and is met there. Here torch's attention on the CPU may make zeros of it.
+UNSEEN = ("attention.wq.weight", "attention.wk.weight")
 DESCRIPTOR = b"PK\x07\x08"  # after a record of a zip archive, where its flags announce one
 
 Tensors = dict[str, torch.Tensor]
@@ -152,7 +154,7 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
     hidden = files[0]["layers.0.feed_forward.w1.weight"].shape[0] * n
     if hidden != args.hidden_dim:
         raise CheckpointError(
-            f"{ckpt_dir}: w1 has {hidden} rows, and params.json gives {args.hidden_dim} (dim {args.dim}, multiple_of "
+            f"{ckpt_dir}: w1 has {hidden} rows in {n} file(s), and params.json gives {args.hidden_dim} (dim {args.dim}, multiple_of "
             f"{args.multiple_of}, ffn_dim_multiplier {args.ffn_dim_multiplier})"
         )
     return args
@@ -237,6 +239,8 @@ def load_model(
         for key in model.state_dict():
             owner, _, name = key.rpartition(".")
             weight = assemble(key, files, rank(), parts).to(device=device, dtype=dtype)
+            if key.endswith(UNSEEN) and not all(map(torch.isfinite, weight.aminmax())):
+                raise CheckpointError(f"{ckpt_dir}: {key} holds NaN or infinite numbers: damaged, or too large for {dtype}")
             setattr(model.get_submodule(owner), name, nn.Parameter(weight, requires_grad=True))
     return model.eval()
 

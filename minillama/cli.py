@@ -449,7 +449,7 @@ def _seed(seed: int | None) -> int:
 def _checkpoint(ckpt_dir: Path | None) -> Path:
     if ckpt_dir is not None:
         return ckpt_dir
-    from minillama.demo import demo_dir
+    from minillama.storyteller import demo_dir
 
     try:
         return demo_dir()

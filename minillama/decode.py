@@ -64,7 +64,8 @@ def decode(
     last = h[torch.arange(len(rows)), lengths - 1]  # (B, D): each row's own last prompt token
     del h
 
-    positions = lengths.clone()  # where each row's next token goes
+    # Where each row's next token goes; a row without room for one is finished, and stays on its last slot.
+    positions = lengths.clamp(max=cache.max_len - 1)
     while any(row.finish_reason is None for row in rows):
         logits = model.logits(last)  # (B, V)
         chosen = choose(logits)  # (B,)

@@ -428,6 +428,8 @@ class _Text:
             self.kept = len(self.starts)
         else:
             self.kept = sum(start < end for start in self.starts)
+        if cut is not None and self.kept:  # the stop string may begin inside the last piece
+            self.pieces[self.kept - 1] = self.text[self.starts[self.kept - 1] :]
 
     def _add(self, text: str, new: bool) -> None:
         if new:

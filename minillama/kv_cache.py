@@ -28,19 +28,20 @@ class LayerCache:
         """Store the new keys and values, each (B, T, K, h), at their positions; return all filled slots, (B, K, S, h).
 
         start_pos: an int, or one for each row, (B,). Rows that are shorter than the longest see slots beyond their own
-        end; the mask hides those, and the row overwrites them when it gets there.
+        end; the mask hides those, and the row overwrites them when it gets there. A cache is for inference: no gradient
+        goes through it (`cache=None` is the pass to train with).
         """
         T = xk.shape[1]
         if isinstance(start_pos, int):
             end = start_pos + T
-            self.keys[:, :, start_pos:end] = xk.transpose(1, 2)
-            self.values[:, :, start_pos:end] = xv.transpose(1, 2)
+            self.keys[:, :, start_pos:end] = xk.detach().transpose(1, 2)
+            self.values[:, :, start_pos:end] = xv.detach().transpose(1, 2)
         else:
             end = int(start_pos.max()) + T
             rows = torch.arange(len(start_pos), device=xk.device)[:, None]  # (B, 1)
             slots = (start_pos[:, None] + torch.arange(T, device=start_pos.device)).to(xk.device)  # (B, T)
-            self.keys[rows, :, slots] = xk
-            self.values[rows, :, slots] = xv
+            self.keys[rows, :, slots] = xk.detach()
+            self.values[rows, :, slots] = xv.detach()
         return self.keys[:, :, :end], self.values[:, :, :end]
 
 

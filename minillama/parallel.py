@@ -96,27 +96,26 @@ def parallelize(model: Transformer) -> Transformer:
         return model
     model.args.check_ranks(n)
     with _no_initial_weights():
-        for name, module in list(model.named_modules()):
-            dim = split_dim(name + ".weight") if name else None
-            if dim is None:
-                continue
-            # (out, in) of a linear; an embedding's weight is (V, D)
-            rows, columns = module.weight.shape
-            if isinstance(module, nn.Embedding):
+        # Names first: a list of modules would keep the whole weights alive until the last is cut.
+        for name in [name for name, _ in model.named_modules() if name.rpartition(".")[2] in SPLIT_DIM]:
+            parent, _, child = name.rpartition(".")
+            dim, weight = SPLIT_DIM[child], model.get_parameter(f"{name}.weight").detach()
+            rows, columns = weight.shape  # (out, in) of a linear, (V, D) of the embedding
+            new: nn.Module
+            if child == "tok_embeddings":
                 new = fairscale_layers.ParallelEmbedding(rows, columns)
             elif dim == 0:
                 gather = name == "output"  # every rank needs all logits
                 new = fairscale_layers.ColumnParallelLinear(columns, rows, bias=False, gather_output=gather)
             else:
                 new = fairscale_layers.RowParallelLinear(columns, rows, bias=False, input_is_parallel=True)
-            new.weight = nn.Parameter(shard(module.weight.detach(), dim, rank(), n))
-            parent, _, child = name.rpartition(".")
+            new.weight = nn.Parameter(shard(weight, dim, rank(), n).clone())
             setattr(model.get_submodule(parent), child, new)
     return model
 
 
 def shard(weight: torch.Tensor, dim: int, part: int, parts: int) -> torch.Tensor:
-    """Part `part` of `parts` equal ones of `weight` along `dim`, in memory of its own order."""
+    """Part `part` of `parts` equal ones of `weight` along `dim`, contiguous; a view where it can be one."""
     return weight.chunk(parts, dim)[part].contiguous()
 
 

@@ -77,7 +77,7 @@ def distribution(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Te
     Needs a temperature above 0.
     """
     # The maximum goes first: 60 / 1e-4 overflows fp16 and exp() of it overflows everything, 0 / 1e-4 does not.
-    scaled = (logits - logits.max(-1, keepdim=True).values).float() / max(params.temperature, 1e-30)
+    scaled = (logits - logits.max(-1, keepdim=True).values).float() / min(max(params.temperature, 1e-30), 1e30)
     probs, ids = torch.softmax(scaled, -1).sort(dim=-1, descending=True, stable=True)  # ties as in argmax
     if params.top_k:
         probs[:, int(params.top_k) :] = 0

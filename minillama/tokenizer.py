@@ -29,6 +29,7 @@ class Tokenizer:
         try:
             self.sp_model.LoadFromSerializedProto(path.read_bytes())
             self.n_words: int = self.sp_model.vocab_size()
+            self._bytes = [self._piece_bytes(i) for i in range(self.n_words)]
         except Exception as error:  # sentencepiece raises RuntimeError, protobuf errors of its own besides
             raise ValueError(f"{path} is not a SentencePiece model ({error}); download it again") from None
         self.bos_id: int = self.sp_model.bos_id()
@@ -40,18 +41,17 @@ class Tokenizer:
             spelled = self.sp_model.id_to_piece(control)
             if control in self.sp_model.encode(spelled):
                 raise ValueError(f"{path} turns the text {spelled!r} into control id {control}: users could forge it")
-        self._bytes = [self._piece_bytes(i) for i in range(self.n_words)]
 
     def encode(self, s: str, bos: bool, eos: bool) -> list[int]:
         """Ids of `s`, with BOS before and EOS behind if asked for. Text never yields control ids."""
         if not isinstance(s, str):
             raise ValueError(f"expected text (str), got {shown(s)}")
         try:
-            ids = self.sp_model.encode(s)
+            s.encode()
         except UnicodeEncodeError as error:
             half = f"{s[error.start]!r} at character {error.start}"
             raise ValueError(f"the text holds {half}, half of a surrogate pair, which is not a character") from None
-        return [self.bos_id] * bos + ids + [self.eos_id] * eos
+        return [self.bos_id] * bos + self.sp_model.encode(s) + [self.eos_id] * eos
 
     def decode(self, t: Sequence[int] | int) -> str:
         """Text of `t`; control ids are silent, the space that encoding puts before the first word is dropped."""

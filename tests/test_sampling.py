@@ -328,6 +328,12 @@ def test_first_draws_of_neighbouring_seeds_are_independent() -> None:
     assert_drawn_from(torch.bincount(pairs, minlength=49), [1 / 49] * 49)
 
 
+def test_numbers_are_fine_enough_for_tokens_rarer_than_fp32_can_say() -> None:
+    u = Sampler(params(), [[0]], 100, 4, [0]).uniform[:, 0]
+    assert u.dtype == torch.float64
+    assert ((u * 2**30) % 1 != 0).all()  # an fp32 number has 24 bits, and so could not reach most of 32,000 rare tokens
+
+
 def test_draw_inverts_the_cumulative_distribution() -> None:
     probs = torch.tensor([[0.5, 0.25, 0.25, 0.0]]).expand(6, 4)
     ids = torch.tensor([[3, 1, 0, 2]]).expand(6, 4)

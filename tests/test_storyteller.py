@@ -14,7 +14,7 @@ import torch
 
 import minillama
 from minillama import Llama
-from minillama.demo import demo_dir
+from minillama.storyteller import demo_dir
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools" / "storyteller"))

@@ -24,12 +24,14 @@ def make_tokenizer(path: Path, **options: object) -> Path:
     sentences = [" ".join(WORDS[i : i + 12]) for i in range(len(WORDS) - 12)]
     sentences += [s.capitalize() for s in sentences]
     model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(sentences * 4), model_writer=model, model_type="bpe", vocab_size=400,
-        byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True,
-        allow_whitespace_only_pieces=True, unk_id=0, bos_id=1, eos_id=2, pad_id=-1, num_threads=1, minloglevel=2,
-        **options,
+    llama2 = dict(
+        model_type="bpe", vocab_size=400, byte_fallback=True, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True, unk_id=0, bos_id=1, eos_id=2,
+        pad_id=-1, num_threads=1, minloglevel=2,
     )  # fmt: skip
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(sentences * 4), model_writer=model, **(llama2 | options)
+    )
     path.write_bytes(model.getvalue())
     return path
 
