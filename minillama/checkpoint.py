@@ -154,8 +154,8 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
     hidden = files[0]["layers.0.feed_forward.w1.weight"].shape[0] * n
     if hidden != args.hidden_dim:
         raise CheckpointError(
-            f"{ckpt_dir}: w1 has {hidden} rows in {n} file(s), and params.json gives {args.hidden_dim} (dim {args.dim}, multiple_of "
-            f"{args.multiple_of}, ffn_dim_multiplier {args.ffn_dim_multiplier})"
+            f"{ckpt_dir}: w1 has {hidden} rows in {n} file(s), and params.json gives {args.hidden_dim} (dim {args.dim}, "
+            f"multiple_of {args.multiple_of}, ffn_dim_multiplier {args.ffn_dim_multiplier})"
         )
     return args
 
@@ -240,7 +240,7 @@ def load_model(
             owner, _, name = key.rpartition(".")
             weight = assemble(key, files, rank(), parts).to(device=device, dtype=dtype)
             if key.endswith(UNSEEN) and not all(map(torch.isfinite, weight.aminmax())):
-                raise CheckpointError(f"{ckpt_dir}: {key} holds NaN or infinite numbers: damaged, or too large for {dtype}")
+                raise CheckpointError(f"{ckpt_dir}: {key} holds NaN or inf: damaged, or too large for {dtype}")
             setattr(model.get_submodule(owner), name, nn.Parameter(weight, requires_grad=True))
     return model.eval()
 

@@ -24,6 +24,7 @@ from minillama.chat import encode_dialog
 from minillama.memory import kv_cache_bytes, weight_bytes
 
 REPO = Path(__file__).resolve().parents[1]
+HANG = 300  # seconds: no limit on speed, only an end to waiting for a process that hangs
 SENTENCES = [
     "Once upon a time there was a little girl named Lily.", "She loved to play outside in the park with her dog.",
     "One day they saw a big red ball, and the dog ran after it.", "\"What a day!\" said her mother; it was 7 o'clock.",
@@ -340,7 +341,7 @@ def test_ctrl_c_at_the_prompt_exits_with_130_and_without_a_word(ckpt):
     process.stdin.flush()
     assert process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == ""
+    assert process.communicate(timeout=HANG)[1] == ""
     assert process.returncode == 130
 
 
@@ -503,7 +504,7 @@ def test_warnings_are_one_line_without_source(ckpt, tmp_path):
 
 def test_errors_in_a_real_process_leave_stdout_empty_and_no_traceback():
     process = popen("complete", "x", "--ckpt-dir", "no/such/folder")
-    stdout, stderr = process.communicate()
+    stdout, stderr = process.communicate(timeout=HANG)
     assert (process.returncode, stdout) == (2, "")
     assert stderr.startswith("minillama: error: no folder") and stderr.count("\n") == 1
 
@@ -531,7 +532,7 @@ def test_help_and_usage_errors_do_not_wait_for_torch(args):
         finally:
             assert "torch" not in sys.modules
     """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == (0 if "--help" in args else 2)
     assert "Traceback" not in done.stderr
 
@@ -545,7 +546,7 @@ def test_a_story_is_written_as_it_is_made_and_ctrl_c_ends_it_with_130_and_withou
     process.stdout.read(len("Once") + 5)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == ""
+    assert process.communicate(timeout=HANG)[1] == ""
     assert process.returncode == 130
 
 
@@ -581,7 +582,7 @@ def test_two_ranks_write_the_same_conversation_as_one_process(ckpt):
         port = free.getsockname()[1]
     launch = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", str(port), "-m", "minillama"]
     ranks = subprocess.run(
-        [sys.executable, *launch, *args], input=lines, capture_output=True, text=True, cwd=REPO, timeout=300,
+        [sys.executable, *launch, *args], input=lines, capture_output=True, text=True, cwd=REPO, timeout=HANG,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert ranks.returncode == 0, ranks.stderr

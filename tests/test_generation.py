@@ -188,7 +188,7 @@ def run_program(source: str, folder: Path, tmp_path: Path) -> str:
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, str(program), str(folder), str(folder / "tokenizer.model")]
-    return subprocess.run(command, env=env, capture_output=True, encoding="utf-8", check=True).stdout
+    return subprocess.run(command, env=env, capture_output=True, encoding="utf-8", check=True, timeout=300).stdout
 
 
 def test_a_text_program_for_the_reference_runs(folder: Path, tmp_path: Path) -> None:

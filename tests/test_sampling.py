@@ -375,7 +375,7 @@ def test_a_seed_gives_the_same_tokens_in_another_process(folder: Path, llama: Ll
     )
     root = str(Path(minillama.__file__).parent.parent)
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n" + program, str(folder)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     here = Llama.build(folder, device="cpu", seed=5)
     assert printed.strip() == str([here.generate(PROMPTS, seed=s, **HOT)[0] for s in (11, None)])
 

@@ -26,8 +26,8 @@ def make_tokenizer(path: Path, **options: object) -> Path:
     model = io.BytesIO()
     llama2 = dict(
         model_type="bpe", vocab_size=400, byte_fallback=True, normalization_rule_name="identity",
-        remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True, unk_id=0, bos_id=1, eos_id=2,
-        pad_id=-1, num_threads=1, minloglevel=2,
+        remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True, unk_id=0, bos_id=1,
+        eos_id=2, pad_id=-1, num_threads=1, minloglevel=2,
     )  # fmt: skip
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences * 4), model_writer=model, **(llama2 | options)
