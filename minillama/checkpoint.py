@@ -21,7 +21,7 @@ from minillama.parallel import parallelize, pick_device, rank, shard, split_dim,
 from minillama.transformer import Transformer
 
 PATTERN = "consolidated.*.pth"
-NOT_PARAMETERS = {"rope.freqs"}  # a table that Meta's early files carry along; it is computed here
+NOT_PARAMETERS = re.compile(r"(layers\.\d+\.attention\.inner_attention\.)?rope\.freqs")  # tables in Meta's early files
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 DTYPES = {
     "float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
@@ -61,6 +61,8 @@ def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
     for path in folder.glob(PATTERN):
         match = re.fullmatch(r"consolidated\.(\d+)\.pth", path.name)
         if match is None or int(match[1]) in numbered or not path.is_file():
+            if path.is_symlink() and not path.exists():
+                raise CheckpointError(f"{path} is a link to a file that is not there")
             raise CheckpointError(f"{path} does not belong among the files {PATTERN} numbered from 00; move it away")
         numbered[int(match[1])] = path
     if not numbered:
@@ -104,7 +106,12 @@ def read_file(path: Path) -> Tensors:
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch, pickle and zipfile each raise their own for what a damaged file does to them
         reason = str(error).split("\n")[0][:200] or type(error).__name__
-        if "weights_only" in str(error) or "Weights only" in str(error):
+        start = _first_bytes(path)
+        if not start.startswith((b"PK", b"\x80")):
+            reason = f"it is no file of PyTorch's (it begins with {start!r}); download it again"
+        elif "Unsupported operand" in str(error):
+            reason = "it is pickled in a newer protocol than torch's loader of weights reads; torch.save it again"
+        elif "weights_only" in str(error) or "Weights only" in str(error):
             reason = "it holds objects other than tensors, which could run code; nothing was run"
         raise CheckpointError(f"{path} cannot be read: {reason}") from None
     if not isinstance(tensors, dict) or not tensors:
@@ -115,9 +122,9 @@ def read_file(path: Path) -> Tensors:
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.device.type != "cpu":
             kind = f"{value.layout} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise CheckpointError(f"{path}: {key} is {kind}; expected a plain tensor")
-        if key not in NOT_PARAMETERS and value.dtype not in FLOATS:
+        if not NOT_PARAMETERS.fullmatch(key) and value.dtype not in FLOATS:
             raise CheckpointError(f"{path}: {key} is {value.dtype}; expected float32, bfloat16 or float16")
-    return {key: value for key, value in tensors.items() if key not in NOT_PARAMETERS}
+    return {key: value for key, value in tensors.items() if not NOT_PARAMETERS.fullmatch(key)}
 
 
 def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None = None) -> ModelArgs:
@@ -154,8 +161,8 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
     hidden = files[0]["layers.0.feed_forward.w1.weight"].shape[0] * n
     if hidden != args.hidden_dim:
         raise CheckpointError(
-            f"{ckpt_dir}: w1 has {hidden} rows in {n} file(s), and params.json gives {args.hidden_dim} (dim {args.dim}, "
-            f"multiple_of {args.multiple_of}, ffn_dim_multiplier {args.ffn_dim_multiplier})"
+            f"{ckpt_dir}: w1 has {hidden} rows in {n} file(s), and params.json gives {args.hidden_dim} "
+            f"(dim {args.dim}, multiple_of {args.multiple_of}, ffn_dim_multiplier {args.ffn_dim_multiplier})"
         )
     return args
 
@@ -199,6 +206,7 @@ def assemble(key: str, files: list[Tensors], part: int, parts: int) -> torch.Ten
     return shard(files[part // per_file][key], dim, part % per_file, per_file)
 
 
+@torch.inference_mode(False)  # weights made inside `inference_mode` could never be trained or cast outside it
 def load_model(
     ckpt_dir: str | Path,
     *,
@@ -210,7 +218,8 @@ def load_model(
 ) -> Transformer:
     """The model in a folder of Meta's layout, this rank's share of it, ready to run.
 
-    dtype: None keeps the file's. On the CPU, weights of the file's dtype stay mapped: they are read when first used.
+    dtype: None keeps the file's. On the CPU, weights of the file's dtype stay mapped: read when first used. The file
+    must stay as it is meanwhile; to save over it, write another file first and move it there (`os.replace`).
     n_words: pieces of the tokenizer that goes with it, where that is known; checked before a weight is read.
     Raises FileNotFoundError for what is not there and CheckpointError (a ValueError) for what does not fit.
     """
@@ -239,10 +248,18 @@ def load_model(
         for key in model.state_dict():
             owner, _, name = key.rpartition(".")
             weight = assemble(key, files, rank(), parts).to(device=device, dtype=dtype)
-            if key.endswith(UNSEEN) and not all(map(torch.isfinite, weight.aminmax())):
+            if key.endswith(UNSEEN) and not (weight.min().isfinite() and weight.max().isfinite()):
                 raise CheckpointError(f"{ckpt_dir}: {key} holds NaN or inf: damaged, or too large for {dtype}")
             setattr(model.get_submodule(owner), name, nn.Parameter(weight, requires_grad=True))
     return model.eval()
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(16)
+    except OSError:
+        return b""
 
 
 def _divide(a: int, b: int) -> bool:

@@ -41,8 +41,13 @@ class Commands(TyperGroup):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **__: Any) -> NoReturn:
         arguments = list(sys.argv[1:] if args is None else args) or ["--help"]
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="replace")  # a terminal without the character should not end the story
+        for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+            stream = getattr(sys, name)
+            if stream is None:  # closed by whoever started us
+                setattr(sys, name, open(os.devnull, mode))
+            elif hasattr(stream, "reconfigure"):
+                # A terminal without the character should not end the story; what comes in has to be text.
+                stream.reconfigure(errors="strict" if name == "stdin" else "replace")
         with _plain_warnings(), _only_rank_0_speaks():
             sys.exit(_status(lambda: self._run(arguments)))
 
@@ -156,6 +161,8 @@ def complete(
     as_json: AsJson = False,
 ) -> None:
     """Continue a text, written as it is made; several texts are continued together, in one batch."""
+    if any("\udc80" <= c <= "\udcff" for prompt in prompts for c in prompt):  # how Python passes on bytes of argv
+        raise typer.BadParameter("a prompt is not UTF-8 text")
     if prompts.count("-") > 1:
         raise typer.BadParameter("- stands for all of stdin and can be given once")
     options = _sampling(
@@ -585,12 +592,17 @@ def _typed_slowly(marker: bool) -> Iterator[str | None]:
 
 
 def _ranks() -> int:
-    return int(os.environ.get("WORLD_SIZE") or 1)
+    return _variable("WORLD_SIZE", 1)
 
 
 def _rank() -> int:
     """This process among those that torchrun started; also before they have found each other."""
-    return int(os.environ.get("RANK") or 0) if _ranks() > 1 else 0
+    return _variable("RANK", 0) if _ranks() > 1 else 0
+
+
+def _variable(name: str, otherwise: int) -> int:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdecimal() else otherwise  # `parallel.start` says what is wrong with it
 
 
 @contextlib.contextmanager

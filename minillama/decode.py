@@ -47,21 +47,18 @@ def decode(
     for row in rows:
         if row.max_new <= 0:
             row.finish_reason = "length"
-    lengths = torch.tensor([len(row.prompt) for row in rows])  # (B,)
+    lengths = torch.tensor([len(row.prompt) for row in rows], device="cpu")  # (B,)
     device = model.output.weight.device
     cache = KVCache.for_model(model, len(rows), max(len(row.prompt) + max(row.max_new, 0) for row in rows))
 
     # Short prompts are filled up on the right. No real token can look right, so the filler may be any id, and the
     # slots it takes in the cache are overwritten as the row grows.
-    tokens = torch.zeros(len(rows), int(lengths.max()), dtype=torch.long)  # (B, T)
-    for r, row in enumerate(rows):
-        tokens[r, : len(row.prompt)] = torch.tensor(row.prompt)
-    tokens = tokens.to(device)
+    tokens = padded([row.prompt for row in rows]).to(device)  # (B, T)
     h = model.features(tokens, 0, cache)  # (B, T, D)
     if score_prompts:
         for r, (row, scores) in enumerate(zip(rows, token_logprobs(model, h, tokens).tolist())):
             row.prompt_logprobs = check_numbers(r, scores[: len(row.prompt)])
-    last = h[torch.arange(len(rows)), lengths - 1]  # (B, D): each row's own last prompt token
+    last = h[torch.arange(len(rows), device="cpu"), lengths - 1]  # (B, D): each row's own last prompt token
     del h
 
     # Where each row's next token goes; a row without room for one is finished, and stays on its last slot.
@@ -84,11 +81,17 @@ def decode(
             if len(row.tokens) == row.max_new:
                 row.finish_reason = "length"
         yield rows
-        going = torch.tensor([row.finish_reason is None for row in rows])
+        going = torch.tensor([row.finish_reason is None for row in rows], device="cpu")
         if going.any():
             # A finished row stays in its slot and on its position; what it computes there, nobody reads.
             last = model.features(chosen.clamp(min=0)[:, None], positions, cache)[:, 0]  # (B, 1, D) -> (B, D)
             positions = positions + going
+
+
+def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Rows of ids as one tensor (B, T) on the CPU, short ones filled up on the right."""
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], dtype=torch.long, device="cpu")
 
 
 def token_logprobs(model: Transformer, h: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -96,7 +99,7 @@ def token_logprobs(model: Transformer, h: torch.Tensor, tokens: torch.Tensor) ->
 
     The first token has nothing before it; its entry is 0, as in Meta's `generate`.
     """
-    scores = torch.zeros(tokens.shape, device=h.device)
+    scores = torch.zeros(tokens.shape, dtype=torch.float32, device=h.device)
     for start in range(0, tokens.shape[1] - 1, SCORED_AT_ONCE):
         end = min(start + SCORED_AT_ONCE, tokens.shape[1] - 1)
         logprobs = model.logits(h[:, start:end]).log_softmax(-1)  # (B, t, V)

@@ -17,7 +17,7 @@ from minillama import parallel
 from minillama.args import as_index, as_path, shown, whole_number
 from minillama.chat import UNSAFE_ERROR, Dialog, Message, check_dialog, encode_dialog, has_special_tags
 from minillama.checkpoint import checkpoint_files, load_model
-from minillama.decode import Row, check_numbers, decode, token_logprobs
+from minillama.decode import Row, check_numbers, decode, padded, token_logprobs
 from minillama.sampling import Sampler, SamplingParams
 from minillama.tokenizer import StreamDecoder, Tokenizer
 from minillama.transformer import Transformer
@@ -70,7 +70,8 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(-sum(self.logprobs) / max(1, len(self.logprobs) - 1))
+        mean = -sum(self.logprobs) / max(1, len(self.logprobs) - 1)  # the first token's 0 is no prediction
+        return math.exp(mean) if mean < 700 else math.inf
 
 
 class Llama:
@@ -110,7 +111,7 @@ class Llama:
         self.model = model
         self.tokenizer = tokenizer
         self.max_batch_size = None if max_batch_size is None else whole_number("max_batch_size", max_batch_size)
-        self._seeds = torch.Generator().manual_seed(whole_number("seed", seed, least=0, most=LARGEST_SEED))
+        self._seeds = torch.Generator("cpu").manual_seed(whole_number("seed", seed, least=0, most=LARGEST_SEED))
 
     def generate(
         self,
@@ -257,10 +258,7 @@ class Llama:
         self._check_batch(len(rows))
         if not rows:
             return []
-        tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)  # (B, T), filled up on the right
-        for i, row in enumerate(rows):
-            tokens[i, : len(row)] = torch.tensor(row)
-        tokens = tokens.to(self.model.output.weight.device)
+        tokens = padded(rows).to(self.model.output.weight.device)  # (B, T)
         scores = token_logprobs(self.model, self.model.features(tokens), tokens).tolist()
         return [Score(row, check_numbers(i, scores[i][: len(row)])) for i, row in enumerate(rows)]
 
@@ -316,7 +314,7 @@ class Llama:
             raise ValueError(f"batch {n} > max_batch_size {self.max_batch_size}; send fewer, or build with more")
 
     def _fresh_seed(self) -> int:
-        return int(torch.randint(2**62, (1,), generator=self._seeds))
+        return int(torch.randint(2**62, (1,), generator=self._seeds, device="cpu"))
 
 
 class _Job:
@@ -341,7 +339,7 @@ class _Job:
         if max_gen_len is not None:  # None: as many as fit
             max_gen_len = whole_number("max_gen_len", max_gen_len, least=0, most=2**62)
         for name, flag in (("logprobs", logprobs), ("echo", echo)):
-            if not isinstance(flag, int) or flag not in (False, True):
+            if flag not in (False, True):
                 raise ValueError(f"{name} is {shown(flag)}; expected True or False")
         stops = [stop] if isinstance(stop, str) else _as_list("stop strings", stop, (Sequence, Set))
         if not all(isinstance(s, str) and s for s in stops):
@@ -455,7 +453,7 @@ def find_tokenizer(ckpt_dir: str | Path) -> Path:
     folder = as_path("ckpt_dir", ckpt_dir)
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder}: expected one with consolidated.*.pth and params.json")
-    for place in (folder, folder.resolve().parent):
+    for place in (folder, folder.absolute().parent, folder.resolve().parent):  # a link has two parents
         if (place / "tokenizer.model").is_file():
             return place / "tokenizer.model"
     raise FileNotFoundError(f"no tokenizer.model in {folder} or its parent folder; pass tokenizer_path")

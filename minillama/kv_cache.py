@@ -48,6 +48,7 @@ class LayerCache:
 class KVCache:
     """One LayerCache a layer, made for one request and sized to it: 2 * L * B * S * K * h numbers."""
 
+    @torch.inference_mode(False)  # a stream may begin inside `inference_mode` and go on outside
     def __init__(
         self,
         n_layers: int,

@@ -48,7 +48,7 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
     NCCL between GPUs, gloo between CPUs; nothing at all for a single process. Raises ValueError, before any process
     group exists, where the launch does not fit the machine or `model_parallel_size`.
     """
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    launched = launched_ranks()
     wanted = launched if model_parallel_size is None else whole_number("model_parallel_size", model_parallel_size)
     if wanted != launched:
         raise ValueError(
@@ -62,6 +62,17 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
         with contextlib.redirect_stdout(io.StringIO()):  # fairscale prints its groups
             mpu.initialize_model_parallel(launched)
     return chosen
+
+
+def launched_ranks() -> int:
+    """How many processes `torchrun` started: 1 without it. Raises ValueError for an environment it would not leave."""
+    size = os.environ.get("WORLD_SIZE") or "1"
+    if not size.isdecimal() or int(size) < 1:
+        raise ValueError(f"WORLD_SIZE is {size!r}; torchrun sets it to a number: start with torchrun, or unset it")
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if int(size) > 1 and missing and not dist.is_initialized():
+        raise ValueError(f"WORLD_SIZE is {size} without {', '.join(missing)}: start with torchrun, or unset WORLD_SIZE")
+    return int(size)
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:

@@ -124,14 +124,14 @@ class Sampler:
         self.params = params
         self.step = 0
         if not params.greedy:
-            rows = [torch.Generator().manual_seed(seed) for seed in seeds]
-            uniform = [torch.rand(max_new, generator=row, dtype=torch.float64) for row in rows]
+            rows = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+            uniform = [torch.rand(max_new, generator=row, dtype=torch.float64, device="cpu") for row in rows]
             self.uniform = torch.stack(uniform, 1).to(device)  # (max_new, B)
         if params.penalizes:
             self.prompt = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)
             for row, prompt in enumerate(prompts):
                 self.prompt[row, list(prompt)] = True
-            self.counts = torch.zeros(len(prompts), vocab_size, device=device)
+            self.counts = torch.zeros(len(prompts), vocab_size, dtype=torch.float32, device=device)
 
     def __call__(self, logits: torch.Tensor) -> torch.Tensor:
         """logits (B, V) fp32 -> the next token of each row, (B,); -1 where the logits are not numbers."""

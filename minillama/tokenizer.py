@@ -55,7 +55,7 @@ class Tokenizer:
 
     def decode(self, t: Sequence[int] | int) -> str:
         """Text of `t`; control ids are silent, the space that encoding puts before the first word is dropped."""
-        return "".join(self.decode_stream([t] if isinstance(t, int) else t))
+        return "".join(self.decode_stream(t if as_index(t) is None else [t]))
 
     def decode_stream(self, ids: Iterable[int], continuing: bool = False) -> Iterator[str]:
         """Yield for each id the text that it completes (perhaps ""), and at the end whatever was held back.

@@ -82,7 +82,7 @@ class Transformer(nn.Module):
         elif end != T:
             raise ValueError("start_pos without a cache: a stateless pass begins at position 0")
 
-        positions = torch.arange(T)  # (T,), or (B, T) where rows are at different positions
+        positions = torch.arange(T, device="cpu")  # (T,), or (B, T) where rows are at different positions
         positions = positions + (start_pos if isinstance(start_pos, int) else start_pos.cpu()[:, None])
         mask = causal_mask(positions, end).to(tokens.device) if needs_mask(start_pos, T) else None
         self.freqs_cis = self.freqs_cis.to(tokens.device)
@@ -144,5 +144,5 @@ def causal_mask(positions: torch.Tensor, end: int) -> torch.Tensor:
         query 5   x x x x x x .
         query 6   x x x x x x x
     """
-    mask = torch.arange(end) <= positions[..., None]  # (..., T, S)
+    mask = torch.arange(end, device="cpu") <= positions[..., None]  # (..., T, S)
     return mask.view(-1, 1, *mask.shape[-2:])
