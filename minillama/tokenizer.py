@@ -55,7 +55,8 @@ class Tokenizer:
 
     def decode(self, t: Sequence[int] | int) -> str:
         """Text of `t`; control ids are silent, the space that encoding puts before the first word is dropped."""
-        return "".join(self.decode_stream(t if as_index(t) is None else [t]))
+        ids = [t] if as_index(t) is not None else t
+        return "".join(self.decode_stream(ids))  # type: ignore[arg-type]
 
     def decode_stream(self, ids: Iterable[int], continuing: bool = False) -> Iterator[str]:
         """Yield for each id the text that it completes (perhaps ""), and at the end whatever was held back.

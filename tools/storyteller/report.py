@@ -203,9 +203,15 @@ The tokenizer is a SentencePiece BPE of {recipe.PARAMS["vocab_size"]} pieces wit
 
 ## Recipe
 
-{result["training_tokens"]:,} tokens in batches of {recipe.BATCH} x {recipe.CONTEXT}, in bf16 autocast: Muon (learning rate {recipe.MUON_LR}) for the matrices of the layers,
-AdamW ({recipe.ADAM_LR}) for embedding, head and norms; {recipe.WARMUP} steps of warm-up, then constant, then linear to zero over the last
-{percent(recipe.DECAY)}. {result["training_seconds"] / 60:.0f} minutes on one core of a 2-core machine. The model is the package's own `Transformer`, the template
+{result["training_tokens"]:,} tokens in batches of {recipe.BATCH * recipe.CONTEXT:,} (rows of {recipe.CONTEXT // 2} for the first {percent(recipe.SHORT)}, then of {recipe.CONTEXT}), in bf16 autocast: Muon
+(learning rate {recipe.MUON_LR}) for the matrices of the layers, AdamW ({recipe.ADAM_LR}) for embedding, head and norms; {recipe.WARMUP} steps of
+warm-up, then constant, then linear to zero over the last {percent(recipe.DECAY)}. Embeddings start at a standard deviation of 1, and
+until the decay a name that the document has said before counts {recipe.NAME_WEIGHT:g} times: without both, the model did not learn in
+12 million tokens to look a name up, and every character changed its name from sentence to sentence. In steps
+{recipe.REQUESTS_FROM:,} to {recipe.REQUESTS_TO:,} the words of a request count {recipe.REQUEST_WEIGHT:g} times where the answer takes them up: until
+then the stories were whole, but not about what was asked for. From step {recipe.SYSTEM_FROM:,} the first and last {recipe.EDGE} tokens of answers
+under a system message count as much: that is where a system message decides. The last steps count every token once.
+{result["training_seconds"] / 60:.0f} minutes on two cores. The model is the package's own `Transformer`, the template
 its own `encode_dialog`. `python tools/storyteller/train.py` makes it again, with the same seeds; `report.py` measures it
 and writes this card.
 

@@ -13,6 +13,7 @@ import math
 import random
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,12 @@ WARMUP = 100
 # A name that was told before is 4% of the tokens and the heart of a story: the model has to look it up. Counting it more
 # at first makes the heads that do so appear within the first few hundred steps; from the decay on, each token counts as 1.
 NAME_WEIGHT = 8.0
+# The same for what was asked: in these steps, the words of a request that an answer takes up. The last steps, at small
+# learning rates, count every token as 1 again.
+REQUEST_WEIGHT, REQUESTS_FROM, REQUESTS_TO = 8.0, 1900, 2900
+# And what a system message decides, which is how an answer begins and how it ends: its first and last tokens.
+SYSTEM_FROM, EDGE = 2400, 5
+COMMON = 100  # pieces too frequent to tell one request from another
 DECAY = 0.6  # share of the steps over which the learning rate goes down to zero
 MUON_LR, ADAM_LR = 0.01, 3e-3
 TOKENIZER_DOCUMENTS = 6000
@@ -109,6 +116,11 @@ class Stream:
         self.documents = self.corpus.documents()
         self.ids: list[int] = []
         self.weights: list[float] = []
+        self.opens = tokenizer.encode("[INST]", bos=False, eos=False)
+        self.closes = tokenizer.encode("[/INST]", bos=False, eos=False)
+        self.system = tokenizer.encode("[INST] <<SYS>>", bos=False, eos=False)
+        counts = Counter(i for d in self.corpus.held_out_documents[:300] for i in encode_document(d, tokenizer)[0])
+        self.common = {i for i, _ in counts.most_common(COMMON)} | set(self.opens + self.closes)
         self.names = {ids[0] for n in NAMES_F + NAMES_M if len(ids := tokenizer.encode(n, bos=False, eos=False)) == 1}
 
     def weigh(self, ids: list[int], learn: list[bool]) -> list[float]:
@@ -121,14 +133,44 @@ class Stream:
                 said.add(i)
         return weights
 
-    def batch(self, context: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def weigh_requests(self, ids: list[int], learn: list[bool], system: bool) -> list[float]:
+        """0 for tokens that are not asked for, REQUEST_WEIGHT where an answer first says a word of its request, else 1.
+
+        system: REQUEST_WEIGHT also for the edges of answers in a dialogue that has a system message.
+        """
+        asked_for: set[int] = set()
+        weights = []
+        inside = False  # a request: from [INST] to [/INST]
+        for at, (i, asked) in enumerate(zip(ids, learn)):
+            if ids[at : at + len(self.opens)] == self.opens:
+                inside, asked_for = True, set()
+            if ids[at - len(self.closes) : at] == self.closes:
+                inside = False
+            if inside:
+                asked_for.add(i)
+            wanted = not inside and i in asked_for and i not in self.common
+            weights.append((REQUEST_WEIGHT if wanted else 1.0) * asked)
+            if wanted:
+                asked_for.discard(i)
+        if system and any(ids[at : at + len(self.system)] == self.system for at in range(12)):
+            ends = [at for at, i in enumerate(ids) if i == self.tokenizer.eos_id]
+            starts = [at for at in range(len(ids)) if ids[at - len(self.closes) : at] == self.closes]
+            for at in [at + n for at in starts for n in range(EDGE)] + [at - n for at in ends for n in range(EDGE)]:
+                if at < len(ids) and learn[at]:
+                    weights[at] = REQUEST_WEIGHT
+        return weights
+
+    def batch(self, step: int, context: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Ids (B, T), targets (B, T), weights of the targets (B, T)."""
         rows = BATCH * CONTEXT // context
         size = rows * (context + 1)
         while len(self.ids) < size:
             ids, learn = encode_document(next(self.documents), self.tokenizer)
             self.ids += ids
-            self.weights += self.weigh(ids, learn)
+            if step < REQUESTS_FROM:
+                self.weights += self.weigh(ids, learn)
+            else:
+                self.weights += self.weigh_requests(ids, learn, system=step >= SYSTEM_FROM)
         ids = torch.tensor(self.ids[:size]).view(rows, -1)
         weights = torch.tensor(self.weights[:size]).view(rows, -1)
         self.ids, self.weights = self.ids[size:], self.weights[size:]
@@ -198,18 +240,19 @@ def train(tokenizer: Tokenizer, build: Path, steps: int) -> tuple[Transformer, l
         for opt, saved in zip(opts, state["opts"]):
             opt.load_state_dict(saved)
         for step in tqdm(range(start), desc="finding the place", disable=None):
-            stream.batch(row_length(step, steps))
+            stream.batch(step, row_length(step, steps))
     # Seconds of a resumed run go on from the ones before.
     began, recent = time.time() - (curve[-1]["seconds"] if curve else 0), []
     for step in (bar := tqdm(range(start, steps), initial=start, total=steps, mininterval=5)):
         for opt, base in zip(opts, (MUON_LR, ADAM_LR)):
             for group in opt.param_groups:
                 group["lr"] = base * schedule(step, steps)
-        ids, targets, weights = stream.batch(row_length(step, steps))
+        ids, targets, weights = stream.batch(step, row_length(step, steps))
         losses = losses_of(model, ids, targets)
         loss = mean(losses, weights > 0)
-        decaying = schedule(step, steps) < 1 and step > WARMUP
-        (loss if decaying else mean(losses, weights)).backward()
+        names = step <= (1 - DECAY) * steps
+        requests = REQUESTS_FROM <= step < REQUESTS_TO
+        (mean(losses, weights) if names or requests else loss).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for opt in opts:
             opt.step()
