@@ -339,7 +339,7 @@ class _Job:
         if max_gen_len is not None:  # None: as many as fit
             max_gen_len = whole_number("max_gen_len", max_gen_len, least=0, most=2**62)
         for name, flag in (("logprobs", logprobs), ("echo", echo)):
-            if flag not in (False, True):
+            if isinstance(flag, float) or flag not in (False, True):
                 raise ValueError(f"{name} is {shown(flag)}; expected True or False")
         stops = [stop] if isinstance(stop, str) else _as_list("stop strings", stop, (Sequence, Set))
         if not all(isinstance(s, str) and s for s in stops):

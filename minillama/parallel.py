@@ -57,6 +57,8 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
         )
     chosen = pick_device(device)
     if launched > 1 and not dist.is_initialized():
+        if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+            raise ValueError(f"WORLD_SIZE is {launched} without {', '.join(missing)}: start with torchrun, or unset it")
         dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     if launched > 1 and not mpu.model_parallel_is_initialized():
         with contextlib.redirect_stdout(io.StringIO()):  # fairscale prints its groups
@@ -69,9 +71,6 @@ def launched_ranks() -> int:
     size = os.environ.get("WORLD_SIZE") or "1"
     if not size.isdecimal() or int(size) < 1:
         raise ValueError(f"WORLD_SIZE is {size!r}; torchrun sets it to a number: start with torchrun, or unset it")
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if int(size) > 1 and missing and not dist.is_initialized():
-        raise ValueError(f"WORLD_SIZE is {size} without {', '.join(missing)}: start with torchrun, or unset WORLD_SIZE")
     return int(size)
 
 

@@ -155,7 +155,7 @@ def draw_curve(curve: list[dict[str, float]], path: Path) -> None:
     axes.set_xlabel("tokens seen (millions)")
     axes.set_ylabel("loss (nats per token)")
     axes.set_ylim(0, 3)
-    axes.set_title("Held-out stories cost what training stories cost: nothing is memorized")
+    axes.set_title("Held-out stories cost what training stories cost")
     axes.legend(frameon=False)
     figure.tight_layout()
     figure.savefig(path)
@@ -187,7 +187,7 @@ def card(result: dict) -> str:
 
 A Llama with {result["parameters"]:,} parameters (fp32) in Meta's layout: `consolidated.00.pth`, `params.json`,
 `tokenizer.model`. It tells short stories for children in simple English, and answers in the Llama 2 chat format: requests
-for a story, questions about the story it just told, small talk, and a few system messages.
+for a story, questions about the story it just told, small talk, and, often, the system message "Answer in one sentence."
 
 `{params}`
 
@@ -217,6 +217,8 @@ and writes this card.
 
 ![Loss against tokens seen, on training text and on held-out text](loss.png)
 
+The held-out text is read in rows of {recipe.CONTEXT}, which the model meets from {percent(recipe.SHORT)} of the steps on: there the curves cross.
+
 | loss, nats per token (fp32) | training text | held-out text | held-out perplexity |
 |---|---|---|---|
 {losses}
@@ -244,7 +246,7 @@ At temperature 0, on 50 held-out topics:
 ## What it cannot do
 
 It knows nothing but these stories: no facts, no arithmetic, no code, no language but simple English, and it says so when
-asked in words like those it was taught. A plot or a word from outside its text is replaced by the nearest thing it knows. Its
+asked in words like those it was taught. Most system messages it ignores (the table above has two). A plot or a word from outside its text is replaced by the nearest thing it knows. Its
 sentences are close to those of the templates. It has seen 512 positions; longer conversations do not fit. Now and
 then, above all at temperature 1, a name, a pronoun or an object changes in the middle of a story, and an answer to
 a question about a story is wrong. It is a model to learn with, not one to rely on.
