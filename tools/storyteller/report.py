@@ -225,7 +225,7 @@ The held-out text is read in rows of {recipe.CONTEXT}, which the model meets fro
 
 ## What it does, counted
 
-{result["samples_counted"]} requests for held-out topics ("Tell me a story about ..."), top_p 1:
+{result["samples_counted"]} requests for held-out topics ("Tell me a story about ..."), top_p 1; rows below the first count the stories that ended:
 
 | share | {" | ".join(f"temperature {t}" for t in temperatures)} |
 |---|{"---|" * len(temperatures)}
@@ -239,7 +239,7 @@ At temperature 0, on 50 held-out topics:
 
 ## How it sounds
 
-`Tell me a story about a fox who is afraid of the dark`
+`Tell me a story about a fox who is afraid of the dark`, one draw at each temperature, top_p 1:
 
 {samples}
 
