@@ -225,7 +225,7 @@ The held-out text is read in rows of {recipe.CONTEXT}, which the model meets fro
 
 ## What it does, counted
 
-{result["samples_counted"]} requests for held-out topics ("Tell me a story about ..."), top_p 1; rows below the first count the stories that ended:
+{result["samples_counted"]} requests for held-out topics ("Tell me a story about ..."), top_p 1; rows three to six count the stories that ended:
 
 | share | {" | ".join(f"temperature {t}" for t in temperatures)} |
 |---|{"---|" * len(temperatures)}
