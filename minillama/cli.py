@@ -165,10 +165,10 @@ def complete(
         raise typer.BadParameter("a prompt is not UTF-8 text")
     if prompts.count("-") > 1:
         raise typer.BadParameter("- stands for all of stdin and can be given once")
-    options = _sampling(
-        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty,
-        frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
-    ) | {"max_gen_len": max_gen_len, "stop": _stops(stop)}  # fmt: skip
+    options = _options(
+        max_gen_len, stop, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
+        repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
+    )  # fmt: skip
     llama = _build(ckpt_dir, tokenizer_path, device, dtype, max_seq_len)
     seed = _seed(seed)
     if "-" in prompts:
@@ -219,10 +219,10 @@ def chat(
     /reset forgets what was said; /exit, Ctrl-D and Ctrl-C end. When the talk outgrows --max-seq-len, its oldest turns
     are forgotten; the system message stays. With --json, every answer is an object on a line of its own.
     """
-    options = _sampling(
-        temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, repetition_penalty=repetition_penalty,
-        frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
-    ) | {"max_gen_len": max_gen_len, "stop": _stops(stop)}  # fmt: skip
+    options = _options(
+        max_gen_len, stop, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
+        repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
+    )  # fmt: skip
     _refuse_tags("the system message", system or "")
     if message is not None:
         _refuse_tags("the message", message)  # before a model is loaded
@@ -430,18 +430,14 @@ def _speed(first: float | None, total: float, new_tokens: int) -> dict[str, Any]
 # What the commands share --------------------------------------------------------------------------------------------
 
 
-def _sampling(**params: Any) -> dict[str, Any]:
-    """`params`, checked before minutes go into loading a model."""
+def _options(max_gen_len: int | None, stop: list[str] | None, **params: Any) -> dict[str, Any]:
+    """What a generating method of `Llama` takes, checked before minutes go into loading a model."""
     from minillama.sampling import SamplingParams
 
     SamplingParams(**params)
-    return params
-
-
-def _stops(stop: list[str] | None) -> list[str]:
     if stop and not all(stop):
         raise typer.BadParameter("--stop needs a text that is not empty")
-    return stop or []
+    return {**params, "max_gen_len": max_gen_len, "stop": stop or []}
 
 
 def _seed(seed: int | None) -> int:

@@ -1,7 +1,7 @@
 """Make `assets/storyteller`: text, tokenizer, training, report. One command, resumable, seeds fixed.
 
-python tools/storyteller/train.py                 # everything, into assets/storyteller
-python tools/storyteller/train.py --steps 200     # a trial, into build/storyteller only
+python tools/storyteller/train.py                                                     # into assets/storyteller
+python tools/storyteller/train.py --steps 200 --build build/trial --out build/trial   # a trial, beside it
 """
 
 from __future__ import annotations
@@ -95,11 +95,12 @@ def encode_document(document: Document, tokenizer: Tokenizer) -> tuple[list[int]
         prompt = encode_dialog(document[:end], tokenizer)  # type: ignore[arg-type]
         prompt = prompt[len(ids) :]  # the turns before are written already
         answer = tokenizer.encode(document[end]["content"].strip(), bos=False, eos=False)
-        last = end == len(document) - 1
-        tail = [tokenizer.eos_id] if last else tokenizer.encode(" ", bos=False, eos=True)[1:]
-        ids += prompt + answer + (tail if last else [])
-        learn += [False] + [True] * (len(prompt) - 1 + len(answer)) + [True] * (len(tail) if last else 0)
-        if not last:
+        ids += prompt + answer
+        learn += [False] + [True] * (len(prompt) - 1 + len(answer))
+        if end == len(document) - 1:
+            ids.append(tokenizer.eos_id)
+            learn.append(True)
+        else:
             history = encode_dialog([*document[: end + 1], {"role": "user", "content": "."}], tokenizer)  # type: ignore[list-item]
             closed = len(history) - len(tokenizer.encode(ask({"role": "user", "content": "."}), bos=True, eos=False))
             learn += [False] * (closed - len(ids))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from grammar import expand
+from grammar import expand, tidy
 
 ANIMALS = (
     "fox rabbit mouse bear owl squirrel hedgehog duck frog turtle cat dog puppy kitten pig lamb pony goat deer badger "
@@ -138,6 +138,4 @@ def usual_facts(hero: Character, friend: Character | None, slots: dict[str, str]
                 ],
             )
         )
-    from grammar import tidy
-
     return [([tidy(q) for q in questions], [tidy(a) for a in answers]) for questions, answers in facts]
