@@ -7,7 +7,6 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import nn
 
 from minillama.args import ModelArgs
@@ -18,7 +17,7 @@ class Remembers(Protocol):
     """What attention asks of a cache: take the new keys and values, return all that may be looked at."""
 
     def update(
-        self, xk: torch.Tensor, xv: torch.Tensor, start_pos: int | torch.Tensor
+        self, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]: ...
 
 
@@ -36,36 +35,45 @@ class Attention(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        start_pos: int | torch.Tensor,
+        positions: torch.Tensor,
         freqs_cis: torch.Tensor,
         mask: torch.Tensor | None,
         cache: Remembers | None = None,
     ) -> torch.Tensor:
         """x: (B, T, D) -> (B, T, D).
 
-        start_pos: position of the first new token, an int or one for each row, (B,).
+        positions: where the new tokens stand, (T,), or (B, T) where rows are at different places.
         mask: True where a query may look at a key, broadcast to (B, H, T, S); None: the new tokens are all there is
         and are causal (T = S), or there is one new token and it sees everything (T = 1).
         cache: keeps keys and values between calls; None: only the new tokens are seen.
         """
+        T = x.shape[1]
         # Heads are counted from the projections' own width: a rank of a parallel run holds only some of them.
-        xq = rearrange(self.wq(x), "B T (H h) -> B T H h", h=self.head_dim)
-        xk = rearrange(self.wk(x), "B T (K h) -> B T K h", h=self.head_dim)
-        xv = rearrange(self.wv(x), "B T (K h) -> B T K h", h=self.head_dim)
+        xq = self.wq(x).unflatten(-1, (-1, self.head_dim))  # (B, T, H*h) -> (B, T, H, h)
+        xk = self.wk(x).unflatten(-1, (-1, self.head_dim))  # (B, T, K*h) -> (B, T, K, h)
+        xv = self.wv(x).unflatten(-1, (-1, self.head_dim))  # (B, T, K*h) -> (B, T, K, h)
         xq, xk = apply_rotary_emb(xq, xk, freqs_cis)
 
         if cache is None:
             keys, values = xk.transpose(1, 2), xv.transpose(1, 2)  # (B, T, K, h) -> (B, K, T, h)
         else:
-            keys, values = cache.update(xk, xv, start_pos)  # (B, K, S, h)
+            keys, values = cache.update(xk, xv, positions)  # (B, K, S, h)
 
+        if T == 1:
+            # The queries of a group are neighbours: as rows of one matrix they read their kv head once, not each.
+            out = F.scaled_dot_product_attention(
+                xq.view(xq.shape[0], keys.shape[1], -1, self.head_dim),  # (B, 1, H, h) -> (B, K, H/K, h)
+                keys,
+                values,
+                attn_mask=mask,
+            )
+            return self.wo(out.reshape(xq.shape[0], 1, -1))  # (B, K, H/K, h) -> (B, 1, H*h)
         out = F.scaled_dot_product_attention(
             xq.transpose(1, 2),  # (B, T, H, h) -> (B, H, T, h)
             keys,
             values,
             attn_mask=mask,
-            # torch aligns its causal triangle to the first key, which is wrong for one query after S cached keys.
-            is_causal=mask is None and x.shape[1] > 1,
+            is_causal=mask is None,
             enable_gqa=True,  # query head i uses kv head i // (H/K), and no copy of the kv heads is made
         )
-        return self.wo(rearrange(out, "B H T h -> B T (H h)"))
+        return self.wo(out.transpose(1, 2).flatten(2))  # (B, H, T, h) -> (B, T, H*h)

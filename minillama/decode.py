@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from minillama.kv_cache import KVCache
-from minillama.transformer import Transformer
+from minillama.attention import Remembers
+from minillama.kv_cache import KVCache, LayerCache
+from minillama.transformer import Transformer, causal_mask
 
+SMALLEST_WINDOW = 128  # slots: below this, a step of fixed shape costs next to nothing for those that are empty
 SCORED_AT_ONCE = 256  # positions whose logits are in memory together: 256 x 32,000 x 4 bytes is 33 MB a row
 
 
@@ -33,21 +35,25 @@ class Row:
 def decode(
     model: Transformer,
     rows: Sequence[Row],
-    choose: Callable[[torch.Tensor], torch.Tensor],
+    choose: Callable[[torch.Tensor, Sequence[int]], torch.Tensor],
     stop_ids: Collection[int],
     *,
     logprobs: bool = False,
     score_prompts: bool = False,
+    step: Step | None = None,
 ) -> Iterator[Sequence[Row]]:
     """Prefill all prompts in one forward, then add a token to every row that is not finished; yield after each step.
 
-    choose: logits (B, V) -> ids (B,), for instance a `Sampler`. A row never sees its neighbours, so it gets the tokens
-    that it would get alone. Raises ValueError if the model's logits are not numbers.
+    choose: logits (n, V) and the numbers of the n rows they are for -> ids (n,), for instance a `Sampler`. A row never
+    sees its neighbours, so it gets the tokens that it would get alone.
+    step: `decode_step`, compiled: it is given the same shapes again and again, at the price of reading some empty slots
+    and of computing rows that are finished. None: each step is as small as it can be.
+    Raises ValueError if the model's logits are not numbers.
     """
     for row in rows:
         if row.max_new <= 0:
             row.finish_reason = "length"
-    lengths = torch.tensor([len(row.prompt) for row in rows], device="cpu")  # (B,)
+    lengths = [len(row.prompt) for row in rows]
     device = model.output.weight.device
     cache = KVCache.for_model(model, len(rows), max(len(row.prompt) + max(row.max_new, 0) for row in rows))
 
@@ -58,34 +64,86 @@ def decode(
     if score_prompts:
         for r, (row, scores) in enumerate(zip(rows, token_logprobs(model, h, tokens).tolist())):
             row.prompt_logprobs = check_numbers(r, scores[: len(row.prompt)])
-    last = h[torch.arange(len(rows), device="cpu"), lengths - 1]  # (B, D): each row's own last prompt token
+    last = h[torch.arange(len(rows), device=device), torch.tensor(lengths, device=device) - 1]  # (B, D)
     del h
 
-    # Where each row's next token goes; a row without room for one is finished, and stays on its last slot.
-    positions = lengths.clamp(max=cache.max_len - 1)
+    which = list(range(len(rows)))  # the row in each slot of the cache
+    at = lengths  # and the position of its next token
+    if step is None:
+        keep = close_ranks(rows, which, at, cache)
+        last, which, at = last[keep], [which[s] for s in keep], [at[s] for s in keep]
+    logits = model.logits(last)  # (n, V)
     while any(row.finish_reason is None for row in rows):
-        logits = model.logits(last)  # (B, V)
-        chosen = choose(logits)  # (B,)
+        chosen = choose(logits, which)  # (n,)
         scores = logits.log_softmax(-1).gather(-1, chosen.clamp(min=0)[:, None])[:, 0].tolist() if logprobs else None
-        for r, (row, token) in enumerate(zip(rows, chosen.tolist())):
+        for s, (r, token) in enumerate(zip(which, chosen.tolist())):
+            row = rows[r]
             if row.finish_reason is not None:
                 continue
             if token < 0:
-                raise not_numbers(r, int(positions[r]))
+                raise not_numbers(r, at[s])
             if token in stop_ids:
                 row.finish_reason = "stop"
                 continue
             row.tokens.append(token)
             if scores is not None:
-                row.logprobs.append(scores[r])
+                row.logprobs.append(scores[s])
             if len(row.tokens) == row.max_new:
                 row.finish_reason = "length"
         yield rows
-        going = torch.tensor([row.finish_reason is None for row in rows], device="cpu")
-        if going.any():
+        if step is None:
+            keep = close_ranks(rows, which, at, cache)
+            if not keep:
+                return
+            if len(keep) < len(which):
+                chosen, which, at = chosen[keep], [which[s] for s in keep], [at[s] for s in keep]
+            logits = decode_step(model, chosen[:, None], *_place(at, cache, device))
+        else:
             # A finished row stays in its slot and on its position; what it computes there, nobody reads.
-            last = model.features(chosen.clamp(min=0)[:, None], positions, cache)[:, 0]  # (B, 1, D) -> (B, D)
-            positions = positions + going
+            logits = step(model, chosen.clamp(min=0)[:, None], *_place(at, cache, device, static=True))
+        at = [a + 1 if rows[r].finish_reason is None else a for r, a in zip(which, at)]
+
+
+Step = Callable[[Transformer, torch.Tensor, torch.Tensor, "torch.Tensor | None", Sequence[Remembers]], torch.Tensor]
+
+
+def decode_step(
+    model: Transformer,
+    tokens: torch.Tensor,
+    positions: torch.Tensor,
+    mask: torch.Tensor | None,
+    window: Sequence[Remembers],
+) -> torch.Tensor:
+    """One token for each row: tokens (n, 1) -> logits (n, V). Tensors alone, no look at a value: it can be compiled."""
+    return model.logits(model.stack(tokens, positions, mask, window)[:, 0])  # (n, 1, D) -> (n, D) -> (n, V)
+
+
+def close_ranks(rows: Sequence[Row], which: Sequence[int], at: Sequence[int], cache: KVCache) -> list[int]:
+    """Put the last row's cache into the slot of one that is finished, until none is; the slots to keep, in new order.
+
+    What a finished row costs from then on is the memory of a slot at the end.
+    """
+    keep = list(range(len(which)))
+    for slot in reversed(range(len(which))):
+        if rows[which[slot]].finish_reason is not None:
+            source = keep.pop()
+            if len(keep) > slot:
+                cache.move_row(len(keep), slot, at[source])
+                keep[slot] = source
+    return keep
+
+
+def _place(
+    at: Sequence[int], cache: KVCache, device: torch.device, static: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | None, list[LayerCache]]:
+    """Positions, mask and window of a step whose rows are at `at`; static: the same shapes while `at` grows."""
+    end = max(at) + 1
+    if static:  # a power of two, so that there are few shapes and at most half of what is read is empty
+        end = min(cache.max_len, max(SMALLEST_WINDOW, 1 << (end - 1).bit_length()))
+    level = not static and min(at) == max(at)
+    positions = torch.tensor(at[:1] if level else [[a] for a in at], device=device)  # (1,) or (n, 1)
+    mask = None if level else causal_mask(positions, end)
+    return positions, mask, cache.window(len(at), end)
 
 
 def padded(rows: Sequence[Sequence[int]]) -> torch.Tensor:

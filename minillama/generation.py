@@ -366,8 +366,8 @@ class _Job:
             self.llama.model.args.vocab_size, [seed + r for r in range(len(self.rows))], device,
         )  # fmt: skip
 
-        def choose(logits: torch.Tensor) -> torch.Tensor:
-            return parallel.same_everywhere(sampler(logits))
+        def choose(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+            return parallel.same_everywhere(sampler(logits, rows))
 
         loop = decode(
             self.llama.model, self.rows, choose, self.stop_ids, logprobs=self.logprobs, score_prompts=self.score_prompts

@@ -22,27 +22,27 @@ class LayerCache:
         self.keys = keys
         self.values = values
 
-    def update(
-        self, xk: torch.Tensor, xv: torch.Tensor, start_pos: int | torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the new keys and values, each (B, T, K, h), at their positions; return all filled slots, (B, K, S, h).
+    def window(self, rows: int, end: int) -> LayerCache:
+        """The first `rows` rows and `end` slots, as views: what is not filled is never read."""
+        return LayerCache(self.keys[:rows, :, :end], self.values[:rows, :, :end])
 
-        start_pos: an int, or one for each row, (B,). Rows that are shorter than the longest see slots beyond their own
-        end; the mask hides those, and the row overwrites them when it gets there. A cache is for inference: no gradient
-        goes through it (`cache=None` is the pass to train with).
+    def update(
+        self, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store the new keys and values, each (B, T, K, h), at their positions; return all slots, (B, K, S, h).
+
+        positions: (T,), or (B, T) where rows are at different places. Rows that are shorter than the longest see slots
+        beyond their own end; the mask hides those, and the row overwrites them when it gets there. A cache is for
+        inference: no gradient goes through it (`cache=None` is the pass to train with).
         """
-        T = xk.shape[1]
-        if isinstance(start_pos, int):
-            end = start_pos + T
-            self.keys[:, :, start_pos:end] = xk.detach().transpose(1, 2)
-            self.values[:, :, start_pos:end] = xv.detach().transpose(1, 2)
+        if positions.dim() == 1:
+            self.keys.index_copy_(2, positions, xk.detach().transpose(1, 2))
+            self.values.index_copy_(2, positions, xv.detach().transpose(1, 2))
         else:
-            end = int(start_pos.max()) + T
-            rows = torch.arange(len(start_pos), device=xk.device)[:, None]  # (B, 1)
-            slots = (start_pos[:, None] + torch.arange(T, device=start_pos.device)).to(xk.device)  # (B, T)
-            self.keys[rows, :, slots] = xk.detach()
-            self.values[rows, :, slots] = xv.detach()
-        return self.keys[:, :, :end], self.values[:, :, :end]
+            rows = torch.arange(len(positions), device=xk.device)[:, None]  # (B, 1)
+            self.keys[rows, :, positions] = xk.detach()
+            self.values[rows, :, positions] = xv.detach()
+        return self.keys, self.values
 
 
 class KVCache:
@@ -76,6 +76,16 @@ class KVCache:
             raise ValueError(f"a cache of length {max_len} is longer than the model's max_seq_len {limit}")
         n_layers, n_kv_heads, head_dim, dtype, device = _needs(model)
         return cls(n_layers, batch_size, max_len, n_kv_heads, head_dim, dtype, device)
+
+    def window(self, rows: int, end: int) -> list[LayerCache]:
+        """`LayerCache.window` of every layer."""
+        return [layer.window(rows, end) for layer in self.layers]
+
+    def move_row(self, source: int, target: int, end: int) -> None:
+        """Copy the first `end` slots of one row over another's: the last row takes the place of one that is done."""
+        for layer in self.layers:
+            layer.keys[target, :, :end] = layer.keys[source, :, :end]
+            layer.values[target, :, :end] = layer.values[source, :, :end]
 
     def check_room(self, model: Transformer, batch_size: int, end: int) -> None:
         """Raise ValueError, before anything is written, if `batch_size` rows up to position `end` do not fit."""

@@ -123,6 +123,7 @@ class Sampler:
     ):
         self.params = params
         self.step = 0
+        self.all = torch.arange(len(prompts), device=device)
         if not params.greedy:
             rows = [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
             uniform = [torch.rand(max_new, generator=row, dtype=torch.float64, device="cpu") for row in rows]
@@ -133,17 +134,22 @@ class Sampler:
                 self.prompt[row, list(prompt)] = True
             self.counts = torch.zeros(len(prompts), vocab_size, dtype=torch.float32, device=device)
 
-    def __call__(self, logits: torch.Tensor) -> torch.Tensor:
-        """logits (B, V) fp32 -> the next token of each row, (B,); -1 where the logits are not numbers."""
+    def __call__(self, logits: torch.Tensor, rows: Sequence[int] | None = None) -> torch.Tensor:
+        """logits (n, V) fp32 -> the next token of each row, (n,); -1 where the logits are not numbers.
+
+        rows: the numbers of the n rows, where some of the request's are finished; None: all. Rows keep their order until
+        one is finished.
+        """
+        which = self.all if rows is None or len(rows) == len(self.all) else torch.tensor(rows, device=logits.device)
         if self.params.penalizes:
-            logits = penalize(logits, self.prompt, self.counts, self.params)
+            logits = penalize(logits, self.prompt[which], self.counts[which], self.params)
         broken = ~torch.isfinite(logits.max(-1).values)
         if self.params.greedy:
             chosen = logits.argmax(-1)
         else:
-            chosen = draw(*distribution(logits, self.params), self.uniform[self.step])
+            chosen = draw(*distribution(logits, self.params), self.uniform[self.step][which])
         if self.params.penalizes:
-            self.counts.scatter_add_(1, chosen[:, None], torch.ones_like(self.counts[:, :1]))
+            self.counts[which, chosen] += 1
         self.step += 1
         # Told apart by an id that cannot be, not by an exception: looking would stop the GPU at every token.
         return torch.where(broken, -1, chosen)

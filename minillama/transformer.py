@@ -5,6 +5,7 @@ Touvron et al., "LLaMA" (2023), section 2.2. Module names are the keys of Meta's
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -31,13 +32,13 @@ class TransformerBlock(nn.Module):
     def forward(
         self,
         x: torch.Tensor,
-        start_pos: int | torch.Tensor,
+        positions: torch.Tensor,
         freqs_cis: torch.Tensor,
         mask: torch.Tensor | None,
         cache: Remembers | None = None,
     ) -> torch.Tensor:
         """x: (B, T, D) -> (B, T, D)."""
-        h = x + self.attention(self.attention_norm(x), start_pos, freqs_cis, mask, cache)
+        h = x + self.attention(self.attention_norm(x), positions, freqs_cis, mask, cache)
         return h + self.feed_forward(self.ffn_norm(h))
 
 
@@ -85,12 +86,26 @@ class Transformer(nn.Module):
         positions = torch.arange(T, device="cpu")  # (T,), or (B, T) where rows are at different positions
         positions = positions + (start_pos if isinstance(start_pos, int) else start_pos.cpu()[:, None])
         mask = causal_mask(positions, end).to(tokens.device) if needs_mask(start_pos, T) else None
+        window = None if cache is None else cache.window(B, end)
         self.freqs_cis = self.freqs_cis.to(tokens.device)
-        freqs_cis = self.freqs_cis[positions]  # (T, h/2) or (B, T, h/2)
+        return self.stack(tokens, positions.to(tokens.device), mask, window)
 
+    def stack(
+        self,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | None,
+        window: Sequence[Remembers] | None = None,
+    ) -> torch.Tensor:
+        """`features`, for a caller who has checked the tokens and made the mask: tokens (B, T) -> (B, T, D).
+
+        positions: (T,) or (B, T); window: a cache for each layer. Only tensors decide what happens here, never their
+        values: `torch.compile` takes it whole, and a CUDA graph can replay it.
+        """
+        freqs_cis = self.freqs_cis[positions]  # (T, h/2) or (B, T, h/2)
         h = self.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
         for i, layer in enumerate(self.layers):
-            h = layer(h, start_pos, freqs_cis, mask, None if cache is None else cache.layers[i])
+            h = layer(h, positions, freqs_cis, mask, None if window is None else window[i])
         return self.norm(h)
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
@@ -144,5 +159,5 @@ def causal_mask(positions: torch.Tensor, end: int) -> torch.Tensor:
         query 5   x x x x x x .
         query 6   x x x x x x x
     """
-    mask = torch.arange(end, device="cpu") <= positions[..., None]  # (..., T, S)
+    mask = torch.arange(end, device=positions.device) <= positions[..., None]  # (..., T, S)
     return mask.view(-1, 1, *mask.shape[-2:])

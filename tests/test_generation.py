@@ -56,13 +56,13 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def forwards(llama: Llama, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """Shapes of the tokens of every forward from here on."""
     shapes: list[tuple[int, ...]] = []
-    features = llama.model.features
+    stack = llama.model.stack
 
     def counted(tokens: torch.Tensor, *args: Any) -> torch.Tensor:
         shapes.append(tuple(tokens.shape))
-        return features(tokens, *args)
+        return stack(tokens, *args)
 
-    monkeypatch.setattr(llama.model, "features", counted)
+    monkeypatch.setattr(llama.model, "stack", counted)
     return shapes
 
 

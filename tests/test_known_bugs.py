@@ -181,15 +181,23 @@ class _Scripted(Transformer):
         self.scripts = scripts
         self.passes = 0
 
-    def features(self, tokens: torch.Tensor, start_pos: Any = 0, cache: KVCache | None = None) -> torch.Tensor:
-        self.step = 0 if isinstance(start_pos, int) and start_pos == 0 else self.step + 1
+    def stack(self, tokens: torch.Tensor, positions: torch.Tensor, mask: Any, window: Any = None) -> torch.Tensor:
+        if tokens.shape[1] > 1 or int(positions.min()) == 0:
+            self.step, self.rows = 0, list(range(len(tokens)))
+        else:  # rows that are finished are gone, and others took their slots: a row is known by what it just said
+            before = self.rows
+            self.rows = [next(r for r in before if self._says(r) == token) for token in tokens[:, 0].tolist()]
+            self.step += 1
         self.passes += 1
-        return super().features(tokens, start_pos, cache)
+        return super().stack(tokens, positions, mask, window)
+
+    def _says(self, r: int) -> int:
+        return self.scripts[r][min(self.step, len(self.scripts[r]) - 1)]
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
         said = torch.zeros(h.shape[0], self.args.vocab_size)
-        for r, script in enumerate(self.scripts[: h.shape[0]]):
-            said[r, script[min(self.step, len(script) - 1)]] = 9.0
+        for slot, r in enumerate(self.rows[: h.shape[0]]):
+            said[slot, self._says(r)] = 9.0
         return said
 
 
@@ -1230,7 +1238,7 @@ def _decode_script(scripts: Sequence[Sequence[int]], stop_ids: set[int], max_new
     rows = [Row([128000, 5 + r], max_new) for r in range(len(scripts))]
     columns = itertools.zip_longest(*scripts, fillvalue=7)
     with torch.no_grad():
-        for _ in decode(model, rows, lambda logits: torch.tensor(next(columns)), stop_ids):
+        for _ in decode(model, rows, lambda logits, which: torch.tensor(next(columns))[which], stop_ids):
             pass
     return rows
 

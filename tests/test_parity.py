@@ -531,14 +531,16 @@ def test_attention_equals_the_naive_one_whole_and_in_cached_chunks(name: str) ->
     x = random(2, 12, 128)
     expected = naive_attention(attention, x)
     freqs_cis = precompute_freqs_cis(args.head_dim, 64)
-    assert difference(attention(x, 0, freqs_cis[:12], None), expected) <= FP32_TOLERANCE
+    assert difference(attention(x, torch.arange(12), freqs_cis[:12], None), expected) <= FP32_TOLERANCE
 
     empty = torch.zeros(2, args.n_kv_heads, 12, args.head_dim)
     cache = LayerCache(empty.clone(), empty.clone())
     chunks = []
     for start, end in ((0, 5), (5, 6), (6, 12)):
-        mask = causal_mask(torch.arange(start, end), end) if start and end - start > 1 else None
-        chunks.append(attention(x[:, start:end], start, freqs_cis[start:end], mask, cache))
+        positions = torch.arange(start, end)
+        mask = causal_mask(positions, end) if start and end - start > 1 else None
+        window = cache.window(2, end)
+        chunks.append(attention(x[:, start:end], positions, freqs_cis[start:end], mask, window))
     assert difference(torch.cat(chunks, 1), expected) <= FP32_TOLERANCE
 
 
@@ -550,11 +552,12 @@ def test_attention_rows_at_different_positions_equal_the_naive_one() -> None:
     cache = LayerCache(empty.clone(), empty.clone())
     starts = torch.tensor([9, 4])
     for r, row in enumerate(rows):
-        before = LayerCache(cache.keys[r : r + 1], cache.values[r : r + 1])  # views: writes go to the same cache
-        attention(row[:, : starts[r]], 0, freqs_cis[: starts[r]], None, before)
+        n = int(starts[r])
+        before = LayerCache(cache.keys[r : r + 1], cache.values[r : r + 1]).window(1, n)  # views of the same cache
+        attention(row[:, :n], torch.arange(n), freqs_cis[:n], None, before)
     positions = starts[:, None] + torch.arange(3)
     x = torch.cat([row[:, start : start + 3] for row, start in zip(rows, starts.tolist())])
-    out = attention(x, starts, freqs_cis[positions], causal_mask(positions, 12), cache)
+    out = attention(x, positions, freqs_cis[positions], causal_mask(positions, 12), cache)
     for r, row in enumerate(rows):
         assert difference(out[r], naive_attention(attention, row)[0, starts[r] : starts[r] + 3]) <= FP32_TOLERANCE
 

@@ -71,9 +71,10 @@ class Scripted(Transformer):
         )
         self.script = torch.tensor(script)
 
-    def features(self, tokens: torch.Tensor, start_pos: int | torch.Tensor = 0, cache: object = None) -> torch.Tensor:
-        start = torch.as_tensor(start_pos).expand(len(tokens))[:, None]  # (B, 1)
-        return (start + torch.arange(tokens.shape[1]))[..., None].float()  # (B, T, 1)
+    def stack(
+        self, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, window: object = None
+    ) -> torch.Tensor:
+        return positions.expand(tokens.shape)[..., None].float()  # (B, T, 1)
 
     def logits(self, h: torch.Tensor) -> torch.Tensor:
         wanted = self.script[h[..., 0].long().clamp(max=len(self.script) - 1)]
