@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # Keys that Meta's and others' params.json files carry and that say nothing about the model's arithmetic.
-HARMLESS_KEYS = {"model_type", "_name_or_path", "torch_dtype"}
+HARMLESS_KEYS = {"model_type", "_name_or_path", "torch_dtype", "quantized"}  # the last is checkpoint.py's to read
 # Keys that do change the arithmetic, in ways this version does not compute: reading past them would give wrong text.
 SCALING_KEYS = {"use_scaled_rope", "rope_scaling", "rope_scaling_factor"}
 LLAMA2_CONTEXT = 4096

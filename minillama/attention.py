@@ -47,11 +47,11 @@ class Attention(nn.Module):
         and are causal (T = S), or there is one new token and it sees everything (T = 1).
         cache: keeps keys and values between calls; None: only the new tokens are seen.
         """
-        T = x.shape[1]
+        B, T, _ = x.shape
         # Heads are counted from the projections' own width: a rank of a parallel run holds only some of them.
-        xq = self.wq(x).unflatten(-1, (-1, self.head_dim))  # (B, T, H*h) -> (B, T, H, h)
-        xk = self.wk(x).unflatten(-1, (-1, self.head_dim))  # (B, T, K*h) -> (B, T, K, h)
-        xv = self.wv(x).unflatten(-1, (-1, self.head_dim))  # (B, T, K*h) -> (B, T, K, h)
+        xq = self.wq(x).view(B, T, -1, self.head_dim)  # (B, T, H*h) -> (B, T, H, h)
+        xk = self.wk(x).view(B, T, -1, self.head_dim)  # (B, T, K*h) -> (B, T, K, h)
+        xv = self.wv(x).view(B, T, -1, self.head_dim)  # (B, T, K*h) -> (B, T, K, h)
         xq, xk = apply_rotary_emb(xq, xk, freqs_cis)
 
         if cache is None:
@@ -61,13 +61,12 @@ class Attention(nn.Module):
 
         if T == 1:
             # The queries of a group are neighbours: as rows of one matrix they read their kv head once, not each.
-            out = F.scaled_dot_product_attention(
-                xq.view(xq.shape[0], keys.shape[1], -1, self.head_dim),  # (B, 1, H, h) -> (B, K, H/K, h)
-                keys,
-                values,
-                attn_mask=mask,
-            )
-            return self.wo(out.reshape(xq.shape[0], 1, -1))  # (B, K, H/K, h) -> (B, 1, H*h)
+            group = xq.view(B, keys.shape[1], -1, self.head_dim)  # (B, 1, H, h) -> (B, K, H/K, h)
+            if group.shape[2] == 1 and x.is_cpu and x.dtype != torch.float32:
+                group = group.expand(-1, -1, 2, -1)  # torch's kernel takes 2.4 x as long for one row as for two
+            out = F.scaled_dot_product_attention(group, keys, values, attn_mask=mask)
+            out = out[:, :, : xq.shape[2] // keys.shape[1]]
+            return self.wo(out.reshape(B, 1, -1))  # (B, K, H/K, h) -> (B, 1, H*h)
         out = F.scaled_dot_product_attention(
             xq.transpose(1, 2),  # (B, T, H, h) -> (B, H, T, h)
             keys,

@@ -6,23 +6,35 @@ which dimension) and a whole copy of the norms. They are put together, or cut fu
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import struct
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from minillama.args import ModelArgs, as_path, shown
+from minillama.packed import is_linear
 from minillama.parallel import parallelize, pick_device, rank, shard, split_dim, world_size
+from minillama.quantize import (
+    FORMATS,
+    check_device,
+    check_format,
+    format_of,
+    put_quantized,
+    quantized_shapes,
+)  # fmt: skip
 from minillama.transformer import Transformer
 
 PATTERN = "consolidated.*.pth"
 NOT_PARAMETERS = re.compile(r"(layers\.\d+\.attention\.inner_attention\.)?rope\.freqs")  # tables in Meta's early files
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+QUANTIZED = (torch.int8, torch.uint8)  # in folders that say so
 DTYPES = {
     "float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
     "float16": torch.float16, "fp16": torch.float16,
@@ -96,7 +108,7 @@ def check_archive(path: Path) -> None:
                 raise zipfile.BadZipFile(f"{record.filename} does not lie where the index says, or is compressed")
 
 
-def read_file(path: Path) -> Tensors:
+def read_file(path: Path, more_dtypes: Sequence[torch.dtype] = ()) -> Tensors:
     """The tensors of one file, mapped into memory and not yet read. Nothing in the file is run (weights-only)."""
     try:
         # Files from before torch 1.6 are not zip archives and cannot be mapped; they are read.
@@ -122,7 +134,7 @@ def read_file(path: Path) -> Tensors:
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.device.type != "cpu":
             kind = f"{value.layout} on {value.device}" if isinstance(value, torch.Tensor) else type(value).__name__
             raise CheckpointError(f"{path}: {key} is {kind}; expected a plain tensor")
-        if not NOT_PARAMETERS.fullmatch(key) and value.dtype not in FLOATS:
+        if not NOT_PARAMETERS.fullmatch(key) and value.dtype not in (*FLOATS, *more_dtypes):
             raise CheckpointError(f"{path}: {key} is {value.dtype}; expected float32, bfloat16 or float16")
     return {key: value for key, value in tensors.items() if not NOT_PARAMETERS.fullmatch(key)}
 
@@ -227,7 +239,8 @@ def load_model(
     paths = checkpoint_files(ckpt_dir)
     args = ModelArgs.from_json(Path(ckpt_dir) / "params.json", max_seq_len=max_seq_len, max_batch_size=max_batch_size)
     parts = world_size()
-    files = [read_file(path) for path in paths]
+    format = quantized_as(ckpt_dir)
+    files = [read_file(path, QUANTIZED if format else ()) for path in paths]
     args = load_args(ckpt_dir, files, args)
     if n_words is not None:
         args.check_tokenizer(n_words)
@@ -239,6 +252,14 @@ def load_model(
         )
     with torch.device("meta"):
         model = Transformer(args)
+    if format is not None:
+        check_device(device)
+        if len(paths) * parts > 1:
+            raise CheckpointError(
+                f"{ckpt_dir} is quantized, which is one file for one process, and there are {len(paths)} files and "
+                f"{parts} ranks; several ranks quantize as they load: give them the full weights and quantize={format}"
+            )
+        return load_quantized(paths[0], files[0], model, format, dtype).eval()
     check_tensors(paths, files, model)
     parallelize(model)
     dtype = dtype or files[0]["tok_embeddings.weight"].dtype
@@ -252,6 +273,47 @@ def load_model(
                 raise CheckpointError(f"{ckpt_dir}: {key} holds NaN or inf: damaged, or too large for {dtype}")
             setattr(model.get_submodule(owner), name, nn.Parameter(weight, requires_grad=True))
     return model.eval()
+
+
+def quantized_as(ckpt_dir: str | Path) -> str | None:
+    """The format of a folder that `minillama convert --quantize` wrote; None: its weights are whole."""
+    path = Path(ckpt_dir) / "params.json"
+    format = json.loads(path.read_text(encoding="utf-8-sig")).get("quantized")
+    try:
+        return check_format(format)
+    except ValueError:
+        known = " and ".join(FORMATS)
+        raise CheckpointError(f"{path} says quantized {shown(format)}; this version knows {known}") from None
+
+
+def load_quantized(
+    path: Path, tensors: Tensors, model: Transformer, format: str, dtype: torch.dtype | None
+) -> Transformer:
+    """Fill `model`, on the meta device, from a quantized file, checked like any other."""
+    dtype = dtype or tensors["tok_embeddings.weight"].dtype
+    wanted = {key: (tuple(p.shape), dtype) for key, p in model.state_dict().items()}
+    for key, (shape, _) in list(wanted.items()):
+        name = key.removesuffix(".weight")
+        if is_linear(model.get_submodule(name)):
+            del wanted[key]
+            fields = quantized_shapes(shape[0], shape[1], format_of(name.rpartition(".")[2], format))
+            wanted |= {f"{name}.{field}": kind for field, kind in fields.items()}
+    missing, unexpected = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
+    if missing or unexpected:
+        kinds = (("lacks", missing), ("has unexpected", unexpected))
+        raise CheckpointError(f"{path} {' and '.join(f'{kind} {_some(keys)}' for kind, keys in kinds if keys)}")
+    for key, (shape, kind) in wanted.items():
+        tensor = tensors[key]
+        if tuple(tensor.shape) != shape or (
+            tensor.dtype != kind and tensor.is_floating_point() != kind.is_floating_point
+        ):
+            found = f"{tuple(tensor.shape)} in {tensor.dtype}"
+            raise CheckpointError(f"{path}: {key} has the shape {found}; expected {shape} in {kind}")
+    put_quantized(model, format, lambda key: tensors[key].to(wanted[key][1]))
+    for key in model.state_dict():
+        owner, _, name = key.rpartition(".")
+        setattr(model.get_submodule(owner), name, nn.Parameter(tensors[key].to(dtype), requires_grad=False))
+    return model
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""The command line: `minillama complete`, `chat` and `info`, for people and, with --json, for machines.
+"""The command line: `minillama complete`, `chat`, `info` and `bench`, for people and, with --json, for machines.
 
 Answers go to stdout and everything else to stderr. What the user can mend is one line and exit code 2. Under
 `torchrun` every rank runs the same command, and rank 0 reads and speaks for all. torch is imported when a command needs
@@ -91,6 +91,9 @@ TokenizerPath = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="the checkpoint's")]
+Quantize = Annotated[
+    str | None, typer.Option(help="int8 or int4: weights of fewer bits, on the CPU.", show_default="the checkpoint's")
+]
 MaxSeqLen = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Most tokens, prompt and answer together.", show_default="the checkpoint's"),
@@ -101,6 +104,7 @@ Seed = Annotated[
         metavar="N", min=0, max=2**62 - 1, help="The same seed tells the same story.", show_default="a fresh one"
     ),
 ]
+Compile = Annotated[bool, typer.Option("--compile", help="Decode through torch.compile: slow to start; for GPUs.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout instead of text.")]
 Temperature = Annotated[float, typer.Option(help="0 always takes the likeliest token; higher is wilder.")]
 TopP = Annotated[float, typer.Option(help="Draw from the likeliest tokens that hold this share; 1 is off.")]
@@ -134,7 +138,7 @@ Version = Annotated[
 
 @app.callback()
 def _top(version: Version = False) -> None:
-    """Llama 2 on the command line: continue a text, talk, or look a checkpoint over."""
+    """Llama 2 on the command line: continue a text, talk, look a checkpoint over, or measure its speed."""
 
 
 @app.command(short_help="Continue one text or several.")
@@ -147,6 +151,7 @@ def complete(
     tokenizer_path: TokenizerPath = None,
     device: Device = "auto",
     dtype: Dtype = None,
+    quantize: Quantize = None,
     max_seq_len: MaxSeqLen = None,
     seed: Seed = None,
     temperature: Temperature = 0.6,
@@ -169,7 +174,7 @@ def complete(
         max_gen_len, stop, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
         repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
     )  # fmt: skip
-    llama = _build(ckpt_dir, tokenizer_path, device, dtype, max_seq_len)
+    llama = _build(ckpt_dir, tokenizer_path, device, dtype, quantize, max_seq_len)
     seed = _seed(seed)
     if "-" in prompts:
         text = _stdin_text()
@@ -201,6 +206,7 @@ def chat(
     tokenizer_path: TokenizerPath = None,
     device: Device = "auto",
     dtype: Dtype = None,
+    quantize: Quantize = None,
     max_seq_len: MaxSeqLen = None,
     seed: Seed = None,
     temperature: Temperature = 0.6,
@@ -226,7 +232,7 @@ def chat(
     _refuse_tags("the system message", system or "")
     if message is not None:
         _refuse_tags("the message", message)  # before a model is loaded
-    llama = _build(ckpt_dir, tokenizer_path, device, dtype, max_seq_len)
+    llama = _build(ckpt_dir, tokenizer_path, device, dtype, quantize, max_seq_len)
     talk = Conversation(llama, system, _seed(seed), options)
     say = _nothing if as_json else _say
 
@@ -284,6 +290,7 @@ def info(
     from minillama.args import ModelArgs
     from minillama.checkpoint import resolve_dtype
     from minillama.memory import gb, kv_cache_bytes, weight_bytes
+    from minillama.quantize import FORMATS
 
     chosen = resolve_dtype(dtype or "float16")
     if model is not None:
@@ -295,6 +302,11 @@ def info(
     assert chosen is not None
     seq_len = seq_len or args.max_seq_len
     weights = weight_bytes(args, chosen, ranks)
+    quantized = about.get("file_dtype", "") in FORMATS
+    if quantized:
+        if ranks > 1:
+            raise typer.BadParameter("a quantized checkpoint runs in one process")
+        weights = about["file_bytes"]  # the embedding and the norms are as they were, in another dtype than the rest
     cache = kv_cache_bytes(args, batch, seq_len, chosen, ranks)
     name = str(chosen).removeprefix("torch.")
     if as_json:
@@ -320,7 +332,7 @@ def info(
         ("vocabulary", f"{args.vocab_size:,} pieces"),
         ("context", f"{args.max_seq_len:,} tokens, RoPE theta {args.rope_theta:g}"),
         ("parameters", f"{args.n_params:,}"),
-        ("weights", f"{gb(weights)} in {name}{each}"),
+        ("weights", f"{gb(weights)} in {about['file_dtype'] if quantized else name}{each}"),
         ("KV cache", f"{gb(cache)} in {name}{each}, batch {batch} x {seq_len:,} tokens"),
         ("together", f"{gb(weights + cache)}{each}"),
     ]
@@ -329,6 +341,90 @@ def info(
         if label + len(right) > WIDTH:  # the end of a long path says more than its beginning
             right = "..." + right[label + 3 - WIDTH :]
         _say(f"{left:<{label}}{right}\n")
+
+
+@app.command(short_help="Measure speed and memory.")
+def bench(
+    model: Annotated[
+        str | None, typer.Option(help="Random weights of 110M, 1.1B, 7B, 13B or 70B instead.", show_default=False)
+    ] = None,
+    ckpt_dir: CkptDir = None,
+    device: Device = "auto",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16 or float16.", show_default="the checkpoint's; bfloat16 for random weights"
+        ),
+    ] = None,
+    quantize: Quantize = None,
+    compile: Compile = False,
+    against: Annotated[
+        str,
+        typer.Option(metavar="NAMES", help="Others on the same weights: transformers,llamacpp.", show_default=False),
+    ] = "",
+    prompt: Annotated[
+        str, typer.Option(metavar="N,...", help="Tokens of the prompts.", show_default="64,512, if they fit")
+    ] = "",
+    new_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Decoded after the first prompt.")] = 32,
+    batch: Annotated[str, typer.Option(metavar="N,...", help="Decode this many rows at once.")] = "1",
+    at_position: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Decode there too, after so many.", show_default=False)
+    ] = None,
+    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="What is shown are medians of these.")] = 5,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of every engine.", show_default="torch's choice")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure prefill and decode speed, memory, and how near decoding comes to the machine's read bandwidth.
+
+    The bandwidth is measured in the same run. --against runs other engines in turn with ours (pip install
+    'minillama[bench]') and checks first that they compute the same.
+    """
+    if model is not None and ckpt_dir is not None:
+        raise typer.BadParameter("--model and --ckpt-dir name two models; give one")
+    import torch
+
+    from minillama.bench import Plan, table
+    from minillama.bench import bench as measured
+
+    peers = [name.strip() for name in against.split(",") if name.strip()]
+    plan = Plan(_numbers("--prompt", prompt), _numbers("--batch", batch), new_tokens, repeats, at_position)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with _progress() as tick:
+        result = measured(
+            plan, ckpt_dir=None if model else _checkpoint(ckpt_dir), shape=model, device=device, dtype=dtype,
+            quantize=quantize, compile=compile, against=peers, tick=tick,
+        )  # fmt: skip
+    if as_json:
+        _say_json(result)
+    else:
+        _say(table(result) + "\n")
+
+
+@app.command(short_help="Write a checkpoint in fewer bits.")
+def convert(
+    src: Annotated[Path, typer.Argument(metavar="SRC", help="Folder in Meta's layout.", show_default=False)],
+    dst: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make.", show_default=False)],
+    quantize: Annotated[str, typer.Option(help="int8 or int4.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Write a checkpoint again with its linear layers in int8 or int4. The other commands take the new folder as is."""
+    from tqdm import tqdm
+
+    from minillama.checkpoint import checkpoint_files
+    from minillama.convert import convert as write
+    from minillama.memory import gb
+
+    if _ranks() > 1:
+        raise typer.BadParameter("convert is the work of one process; start it without torchrun")
+    write(src, dst, quantize, lambda keys: tqdm(keys, unit="tensor", leave=False, disable=None))
+    before, after = (sum(path.stat().st_size for path in checkpoint_files(folder)) for folder in (src, dst))
+    if as_json:
+        _say_json({"src": str(src), "dst": str(dst), "quantized": quantize, "src_bytes": before, "dst_bytes": after})
+    else:
+        _say(f"{dst}: {gb(after)} instead of {gb(before)}\n")
 
 
 class Conversation:
@@ -461,25 +557,32 @@ def _checkpoint(ckpt_dir: Path | None) -> Path:
 
 
 def _build(
-    ckpt_dir: Path | None, tokenizer_path: Path | None, device: str, dtype: str | None, max_seq_len: int | None
+    ckpt_dir: Path | None,
+    tokenizer_path: Path | None,
+    device: str,
+    dtype: str | None,
+    quantize: str | None,
+    max_seq_len: int | None,
 ) -> Llama:
     from minillama.checkpoint import resolve_dtype
     from minillama.generation import Llama
 
     resolve_dtype(dtype)
-    return Llama.build(_checkpoint(ckpt_dir), tokenizer_path, max_seq_len, device=device, dtype=dtype)
+    folder = _checkpoint(ckpt_dir)
+    return Llama.build(folder, tokenizer_path, max_seq_len, device=device, dtype=dtype, quantize=quantize)
 
 
 def _looked_over(ckpt_dir: Path) -> tuple[ModelArgs, dict[str, Any], Any]:
     """Args, what is on disk, and the dtype of a checkpoint whose weights stay unread."""
-    from minillama.checkpoint import checkpoint_files, load_args, read_file
+    from minillama.checkpoint import QUANTIZED, checkpoint_files, load_args, quantized_as, read_file
 
     paths = checkpoint_files(ckpt_dir)
-    files = [read_file(path) for path in paths]
+    format = quantized_as(ckpt_dir)
+    files = [read_file(path, QUANTIZED if format else ()) for path in paths]
     args = load_args(ckpt_dir, files)
     dtype = files[0]["tok_embeddings.weight"].dtype
     size = sum(path.stat().st_size for path in paths)
-    name = str(dtype).removeprefix("torch.")
+    name = format or str(dtype).removeprefix("torch.")
     return args, {"ckpt_dir": str(ckpt_dir), "files": len(paths), "file_bytes": size, "file_dtype": name}, dtype
 
 
@@ -529,6 +632,28 @@ def _count(n: int, what: str) -> str:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"{option} is {text!r}; expected whole numbers of 1 or more with commas between them")
+    return tuple(map(int, parts))
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on rank 0's stderr, where that is a terminal."""
+    from tqdm import tqdm
+
+    form, hidden = "{desc} {bar} {n_fmt}/{total_fmt}, {elapsed}", _rank() > 0 or not sys.stderr.isatty()
+    with tqdm(total=1, leave=False, bar_format=form, disable=hidden) as bar:
+
+        def tick(done: int, total: int, what: str) -> None:
+            bar.total, bar.n = total, done
+            bar.set_description_str(f"{what:<24}")
+
+        yield tick
 
 
 def _stdin_text() -> str:

@@ -54,7 +54,7 @@ def decode(
         if row.max_new <= 0:
             row.finish_reason = "length"
     lengths = [len(row.prompt) for row in rows]
-    device = model.output.weight.device
+    device = model.device
     cache = KVCache.for_model(model, len(rows), max(len(row.prompt) + max(row.max_new, 0) for row in rows))
 
     # Short prompts are filled up on the right. No real token can look right, so the filler may be any id, and the

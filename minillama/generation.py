@@ -16,8 +16,11 @@ from typing_extensions import NotRequired, Unpack
 from minillama import parallel
 from minillama.args import as_index, as_path, shown, whole_number
 from minillama.chat import UNSAFE_ERROR, Dialog, Message, check_dialog, encode_dialog, has_special_tags
-from minillama.checkpoint import checkpoint_files, load_model
-from minillama.decode import Row, check_numbers, decode, padded, token_logprobs
+from minillama.checkpoint import checkpoint_files, load_model, quantized_as
+from minillama.decode import Row, Step, check_numbers, decode, decode_step, padded, token_logprobs
+from minillama.packed import fits, pack
+from minillama.quantize import check_device, check_format
+from minillama.quantize import quantize as quantize_model
 from minillama.sampling import Sampler, SamplingParams
 from minillama.tokenizer import StreamDecoder, Tokenizer
 from minillama.transformer import Transformer
@@ -88,29 +91,51 @@ class Llama:
         *,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype | None = None,
+        quantize: str | None = None,
+        compile: bool = False,
     ) -> Llama:
         """Load a checkpoint folder. Under `torchrun` each process takes its share; otherwise no launcher is needed.
 
         tokenizer_path: None looks beside the checkpoint and in the parent folder, where Meta's download puts it.
         max_seq_len: None takes the file's, or 4096; max_batch_size: None sets no limit (memory is taken per request).
         seed: requests that bring no seed of their own draw theirs from it, so a program repeats itself.
+        quantize: "int8" or "int4" for weights of fewer bits, on the CPU; a folder that `minillama convert` quantized is
+        loaded as it is. compile: put the step of decoding through `torch.compile`, for a GPU: the first tokens take
+        minutes, those after them are launched as one.
         Raises FileNotFoundError and ValueError before any weight is read where the folder or the launch does not fit.
         """
         checkpoint_files(ckpt_dir)  # an empty folder is said to be one before ranks are joined or tokenizers looked for
         tokenizer = Tokenizer(find_tokenizer(ckpt_dir) if tokenizer_path is None else tokenizer_path)
         whole_number("seed", seed, least=0, most=LARGEST_SEED)
+        check_format(quantize)
         chosen = parallel.start(model_parallel_size, device)
+        if quantize is not None:
+            check_device(chosen)
         model = load_model(
             ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
             n_words=tokenizer.n_words,
         )  # fmt: skip
-        return Llama(model, tokenizer, seed=seed, max_batch_size=max_batch_size)
+        held = quantized_as(ckpt_dir)
+        if held is not None and quantize not in (None, held):
+            raise ValueError(f"{ckpt_dir} is quantized as {held}; {quantize} has to start from the full weights")
+        if held is None:
+            for_this_machine(model, quantize, compile, mapped=dtype is None)
+        return Llama(model, tokenizer, seed=seed, max_batch_size=max_batch_size, compile=compile)
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer, *, seed: int = 1, max_batch_size: int | None = None):
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        *,
+        seed: int = 1,
+        max_batch_size: int | None = None,
+        compile: bool = False,
+    ):
         model.args.check_tokenizer(tokenizer.n_words)
         self.model = model
         self.tokenizer = tokenizer
         self.max_batch_size = None if max_batch_size is None else whole_number("max_batch_size", max_batch_size)
+        self._step = compiled_step() if compile else None
         self._seeds = torch.Generator("cpu").manual_seed(whole_number("seed", seed, least=0, most=LARGEST_SEED))
 
     def generate(
@@ -258,7 +283,7 @@ class Llama:
         self._check_batch(len(rows))
         if not rows:
             return []
-        tokens = padded(rows).to(self.model.output.weight.device)  # (B, T)
+        tokens = padded(rows).to(self.model.device)  # (B, T)
         scores = token_logprobs(self.model, self.model.features(tokens), tokens).tolist()
         return [Score(row, check_numbers(i, scores[i][: len(row)])) for i, row in enumerate(rows)]
 
@@ -317,6 +342,26 @@ class Llama:
         return int(torch.randint(2**62, (1,), generator=self._seeds, device="cpu"))
 
 
+def for_this_machine(
+    model: Transformer, quantize: str | None = None, compile: bool = False, mapped: bool = False
+) -> Transformer:
+    """Put in place of `model`'s linears what is fastest here: quantized ones if asked for, packed ones on a CPU.
+
+    mapped: the weights lie in a file and need not stay in memory beside a packed copy.
+    """
+    if quantize is not None:
+        quantize_model(model, quantize, leave_file=mapped)
+    elif not compile and fits(model):
+        pack(model, leave_file=mapped)
+    return model
+
+
+def compiled_step() -> Step:
+    """`decode_step` as one compiled function; on a GPU replayed as a CUDA graph."""
+    mode = "reduce-overhead" if torch.cuda.is_available() else None
+    return torch.compile(decode_step, fullgraph=True, mode=mode)
+
+
 class _Job:
     """One request: rows of ids being decoded, and the text that each has come to."""
 
@@ -359,7 +404,7 @@ class _Job:
         """Run to the end; after each step the texts are up to date."""
         if not self.rows:
             return
-        device = self.llama.model.output.weight.device
+        device = self.llama.model.device
         seed = parallel.tell_everyone(self.seed)
         sampler = Sampler(
             self.params, [row.prompt for row in self.rows], max(row.max_new for row in self.rows),
@@ -370,8 +415,9 @@ class _Job:
             return parallel.same_everywhere(sampler(logits, rows))
 
         loop = decode(
-            self.llama.model, self.rows, choose, self.stop_ids, logprobs=self.logprobs, score_prompts=self.score_prompts
-        )
+            self.llama.model, self.rows, choose, self.stop_ids, logprobs=self.logprobs,
+            score_prompts=self.score_prompts, step=self.llama._step,
+        )  # fmt: skip
         for _ in loop:
             for row, text in zip(self.rows, self.texts):
                 text.follow(row)

@@ -5,7 +5,7 @@ Keys and values of past tokens never change (attention is causal), so each is co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,9 +26,7 @@ class LayerCache:
         """The first `rows` rows and `end` slots, as views: what is not filled is never read."""
         return LayerCache(self.keys[:rows, :, :end], self.values[:rows, :, :end])
 
-    def update(
-        self, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(self, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new keys and values, each (B, T, K, h), at their positions; return all slots, (B, K, S, h).
 
         positions: (T,), or (B, T) where rows are at different places. Rows that are shorter than the longest see slots
@@ -108,5 +106,7 @@ class KVCache:
 
 def _needs(model: Transformer) -> tuple[int, int, int, torch.dtype, torch.device]:
     """Layers, kv heads (those that this rank holds), head_dim, dtype and device of a cache for `model`."""
-    wk = model.get_parameter("layers.0.attention.wk.weight")  # (K*h, D)
-    return len(model.layers), wk.shape[0] // model.args.head_dim, model.args.head_dim, wk.dtype, wk.device
+    wk: Any = model.get_submodule("layers.0.attention.wk")
+    rows = wk.weight.shape[0] if hasattr(wk, "weight") else wk.out_features  # (K*h, D); quantized ones hide theirs
+    norm = model.norm.weight
+    return len(model.layers), rows // model.args.head_dim, model.args.head_dim, norm.dtype, norm.device

@@ -27,7 +27,7 @@ def apply_rotary_emb(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor
     turn = freqs_cis.unsqueeze(-2)  # (..., T, h/2) -> (..., T, 1, h/2): the same turn for every head
 
     def rotate(x: torch.Tensor) -> torch.Tensor:
-        pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)).contiguous())  # (B, T, H, h) -> (B, T, H, h/2)
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))  # (B, T, H, h) -> (B, T, H, h/2)
         return torch.view_as_real(pairs * turn).flatten(-2).type_as(x)  # (B, T, H, h/2, 2) -> (B, T, H, h)
 
     return rotate(xq), rotate(xk)

@@ -137,8 +137,7 @@ class Sampler:
     def __call__(self, logits: torch.Tensor, rows: Sequence[int] | None = None) -> torch.Tensor:
         """logits (n, V) fp32 -> the next token of each row, (n,); -1 where the logits are not numbers.
 
-        rows: the numbers of the n rows, where some of the request's are finished; None: all. Rows keep their order until
-        one is finished.
+        rows: the numbers of the n rows, where some of the request's are finished; None: all, in order.
         """
         which = self.all if rows is None or len(rows) == len(self.all) else torch.tensor(rows, device=logits.device)
         if self.params.penalizes:

@@ -112,6 +112,10 @@ class Transformer(nn.Module):
         """(..., D) -> (..., V) in fp32, whatever the weights are in: softmax and sampling want the bits."""
         return self.output(h).float()
 
+    @property
+    def device(self) -> torch.device:
+        return self.norm.weight.device
+
     @classmethod
     def from_checkpoint(
         cls, ckpt_dir: str | Path, *, device: str | torch.device = "cpu", dtype: str | torch.dtype | None = None

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from minillama import KVCache, Llama, Transformer, parallel, parallelize
+from minillama import KVCache, Llama, Transformer, packed, parallel, parallelize
 
 Rows = Sequence[Sequence[int]]
 Ways = dict[str, list[torch.Tensor]]
@@ -175,6 +175,20 @@ def model_in_ranks(folders: dict[str, str], batches: dict[str, Rows], unfit: dic
             Transformer.from_checkpoint(folder)
         except ValueError as error:
             found["errors"][name] = str(error)
+    return found
+
+
+@torch.no_grad()
+def fast_in_ranks(folder: str, rows: Rows, sizes: Sequence[int], formats: Sequence[str | None]) -> dict[str, Any]:
+    """What each format (None: packed, however small) makes of the linears on this rank, and the logits they give."""
+    packed.WORTH_PACKING = 0
+    found: dict[str, Any] = {}
+    for format in formats:
+        model = Llama.build(folder, device="cpu", quantize=format).model
+        kinds = {type(m).__name__ for m in model.modules() if type(m).__name__.endswith("Linear")}
+        with CountedCalls() as counts:
+            logits = level(model, rows, sizes)
+        found[str(format).lower()] = {"kinds": sorted(kinds), "logits": logits, "all_reduce": counts["all_reduce"]}
     return found
 
 
