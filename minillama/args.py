@@ -132,15 +132,7 @@ class ModelArgs:
 
         Raises FileNotFoundError without the file, ValueError for anything in it that cannot be a model.
         """
-        path = as_path("path", path)
-        if not os.path.isfile(path):
-            raise FileNotFoundError(f"no {path.name} in {path.parent}: a checkpoint folder needs Meta's params.json")
-        try:
-            params = json.loads(path.read_text(encoding="utf-8-sig"))
-        except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
-            raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
-        if not isinstance(params, dict):
-            raise ValueError(f"{path} holds a {type(params).__name__}; expected an object with dim, n_layers, ...")
+        path, params = as_path("path", path), read_params(path)
         missing = [name for name in ("dim", "n_layers", "n_heads") if name not in params]
         if missing:
             raise ValueError(f"{path} does not say {', '.join(missing)}")
@@ -157,6 +149,20 @@ class ModelArgs:
             return cls(**chosen)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def read_params(path: str | Path) -> dict[str, Any]:
+    """What a params.json says. Raises FileNotFoundError without the file, ValueError for one that is no JSON object."""
+    path = as_path("path", path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"no {path.name} in {path.parent}: a checkpoint folder needs Meta's params.json")
+    try:
+        params = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise ValueError(f"{path} is not valid JSON ({error}); download it again") from None
+    if not isinstance(params, dict):
+        raise ValueError(f"{path} holds a {type(params).__name__}; expected an object with dim, n_layers, ...")
+    return params
 
 
 PRESETS: dict[str, dict[str, Any]] = {

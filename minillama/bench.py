@@ -33,6 +33,7 @@ from minillama.kv_cache import KVCache
 from minillama.memory import gb, kv_cache_bytes, weight_bytes
 from minillama.packed import PackedLinear, Watched
 from minillama.quantize import check_device, check_format
+from minillama.storyteller import demo_dir
 from minillama.transformer import Transformer
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -230,9 +231,10 @@ def bench(
             engine.close()
     tick(total, total, "done")
     read = spread(bandwidth)
+    name = shape or ("demo checkpoint" if ckpt_dir and Path(ckpt_dir) == demo_dir() else str(ckpt_dir))
     results = {e.name: summary(e, plan, times[e.name], read["median"], position.nbytes) for e in engines}
     return {
-        "model": shape or str(ckpt_dir), "weights": "checkpoint" if shape is None else "random",
+        "model": name, "weights": "checkpoint" if shape is None else "random",
         "n_params": args.n_params, "dtype": _name(kept), "quantize": quantize, "compile": compile, "device": str(on),
         "threads": torch.get_num_threads(), "ranks": parallel.world_size(), "repeats": plan.repeats,
         "read_bandwidth_gb_per_s": read, "engines": results,

@@ -6,7 +6,6 @@ which dimension) and a whole copy of the norms. They are put together, or cut fu
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import struct
@@ -18,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from minillama.args import ModelArgs, as_path, shown
+from minillama.args import ModelArgs, as_path, read_params, shown
 from minillama.packed import is_linear
 from minillama.parallel import parallelize, pick_device, rank, shard, split_dim, world_size
 from minillama.quantize import (
@@ -278,7 +277,7 @@ def load_model(
 def quantized_as(ckpt_dir: str | Path) -> str | None:
     """The format of a folder that `minillama convert --quantize` wrote; None: its weights are whole."""
     path = Path(ckpt_dir) / "params.json"
-    format = json.loads(path.read_text(encoding="utf-8-sig")).get("quantized")
+    format = read_params(path).get("quantized")
     try:
         return check_format(format)
     except ValueError:
@@ -290,7 +289,8 @@ def load_quantized(
     path: Path, tensors: Tensors, model: Transformer, format: str, dtype: torch.dtype | None
 ) -> Transformer:
     """Fill `model`, on the meta device, from a quantized file, checked like any other."""
-    dtype = dtype or tensors["tok_embeddings.weight"].dtype
+    embedding = tensors["tok_embeddings.weight"].dtype
+    dtype = dtype or (embedding if embedding in FLOATS else torch.float32)  # another is refused below
     wanted = {key: (tuple(p.shape), dtype) for key, p in model.state_dict().items()}
     for key, (shape, _) in list(wanted.items()):
         name = key.removesuffix(".weight")
@@ -304,11 +304,12 @@ def load_quantized(
         raise CheckpointError(f"{path} {' and '.join(f'{kind} {_some(keys)}' for kind, keys in kinds if keys)}")
     for key, (shape, kind) in wanted.items():
         tensor = tensors[key]
-        if tuple(tensor.shape) != shape or (
-            tensor.dtype != kind and tensor.is_floating_point() != kind.is_floating_point
-        ):
+        fits = tensor.dtype in FLOATS if kind.is_floating_point else tensor.dtype == kind
+        if tuple(tensor.shape) != shape or not fits:
             found = f"{tuple(tensor.shape)} in {tensor.dtype}"
             raise CheckpointError(f"{path}: {key} has the shape {found}; expected {shape} in {kind}")
+        if key.endswith((".scale", ".zero")) and not (tensor.min().isfinite() and tensor.max().isfinite()):
+            raise CheckpointError(f"{path}: {key} holds NaN or inf: damaged")
     put_quantized(model, format, lambda key: tensors[key].to(wanted[key][1]))
     for key in model.state_dict():
         owner, _, name = key.rpartition(".")

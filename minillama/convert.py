@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from minillama.args import as_path
+from minillama.args import as_path, read_params
 from minillama.checkpoint import Tensors, checkpoint_files, load_model, quantized_as
 from minillama.packed import is_linear, page_out
 from minillama.quantize import FORMATS, check_format, format_of, quantized
@@ -28,7 +28,7 @@ def convert(
     src, dst = as_path("src", src), as_path("dst", dst)
     if check_format(format) is None:
         raise ValueError(f"quantize is None; expected {' or '.join(FORMATS)}")
-    if dst.exists():
+    if os.path.lexists(dst):
         raise ValueError(f"{dst} is there already; name a folder that is not")
     checkpoint_files(src)
     if quantized_as(src) is not None:
@@ -44,7 +44,7 @@ def convert(
             page_out(weight)
         else:
             tensors[key] = weight.clone()
-    params = json.loads((src / "params.json").read_text(encoding="utf-8-sig"))
+    params = read_params(src / "params.json")
     dst.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dst.parent, prefix=f".{dst.name}-") as work:
         whole = Path(work) / "whole"

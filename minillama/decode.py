@@ -55,7 +55,10 @@ def decode(
             row.finish_reason = "length"
     lengths = [len(row.prompt) for row in rows]
     device = model.device
-    cache = KVCache.for_model(model, len(rows), max(len(row.prompt) + max(row.max_new, 0) for row in rows))
+    longest = max(len(row.prompt) + max(row.max_new, 0) for row in rows)
+    if step is not None:
+        longest = min(model.args.max_seq_len, static_window(longest))
+    cache = KVCache.for_model(model, len(rows), longest)
 
     # Short prompts are filled up on the right. No real token can look right, so the filler may be any id, and the
     # slots it takes in the cache are overwritten as the row grows.
@@ -67,13 +70,15 @@ def decode(
     last = h[torch.arange(len(rows), device=device), torch.tensor(lengths, device=device) - 1]  # (B, D)
     del h
 
+    if not _any_goes_on(rows):
+        return
     which = list(range(len(rows)))  # the row in each slot of the cache
-    at = lengths  # and the position of its next token
+    at = [min(n, longest - 1) for n in lengths]  # and the position of its next token, if it has room for one
     if step is None:
         keep = close_ranks(rows, which, at, cache)
         last, which, at = last[keep], [which[s] for s in keep], [at[s] for s in keep]
     logits = model.logits(last)  # (n, V)
-    while any(row.finish_reason is None for row in rows):
+    while True:
         chosen = choose(logits, which)  # (n,)
         scores = logits.log_softmax(-1).gather(-1, chosen.clamp(min=0)[:, None])[:, 0].tolist() if logprobs else None
         for s, (r, token) in enumerate(zip(which, chosen.tolist())):
@@ -91,10 +96,10 @@ def decode(
             if len(row.tokens) == row.max_new:
                 row.finish_reason = "length"
         yield rows
+        if not _any_goes_on(rows):
+            return
         if step is None:
             keep = close_ranks(rows, which, at, cache)
-            if not keep:
-                return
             if len(keep) < len(which):
                 chosen, which, at = chosen[keep], [which[s] for s in keep], [at[s] for s in keep]
             logits = decode_step(model, chosen[:, None], *_place(at, cache, device))
@@ -133,13 +138,22 @@ def close_ranks(rows: Sequence[Row], which: Sequence[int], at: Sequence[int], ca
     return keep
 
 
+def static_window(end: int) -> int:
+    """Slots that a step of fixed shape looks at: a power of two, so that there are few shapes, half of them filled."""
+    return max(SMALLEST_WINDOW, 1 << (end - 1).bit_length())
+
+
+def _any_goes_on(rows: Sequence[Row]) -> bool:
+    return any(row.finish_reason is None for row in rows)
+
+
 def _place(
     at: Sequence[int], cache: KVCache, device: torch.device, static: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor | None, list[LayerCache]]:
     """Positions, mask and window of a step whose rows are at `at`; static: the same shapes while `at` grows."""
     end = max(at) + 1
-    if static:  # a power of two, so that there are few shapes and at most half of what is read is empty
-        end = min(cache.max_len, max(SMALLEST_WINDOW, 1 << (end - 1).bit_length()))
+    if static:
+        end = min(cache.max_len, static_window(end))
     level = not static and min(at) == max(at)
     positions = torch.tensor(at[:1] if level else [[a] for a in at], device=device)  # (1,) or (n, 1)
     mask = None if level else causal_mask(positions, end)

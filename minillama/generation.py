@@ -111,11 +111,13 @@ class Llama:
         chosen = parallel.start(model_parallel_size, device)
         if quantize is not None:
             check_device(chosen)
+        held = quantized_as(ckpt_dir)
+        if compile and (quantize or held):
+            raise ValueError("torch.compile does not take quantized weights; leave out compile, or quantize")
         model = load_model(
             ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
             n_words=tokenizer.n_words,
         )  # fmt: skip
-        held = quantized_as(ckpt_dir)
         if held is not None and quantize not in (None, held):
             raise ValueError(f"{ckpt_dir} is quantized as {held}; {quantize} has to start from the full weights")
         if held is None:

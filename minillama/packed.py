@@ -38,17 +38,24 @@ class Product:
 
     def __init__(self, sizes: Sequence[int]):
         self.sizes = list(sizes)
-        self.last: tuple[torch.Tensor, Sequence[torch.Tensor]] | None = None
+        self.last: tuple[torch.Tensor, int, Sequence[torch.Tensor]] | None = None
 
     def part(self, x: torch.Tensor, i: int) -> torch.Tensor:
         """x (..., in) -> linear i's (..., out)."""
+        if not x.numel():
+            return x.new_empty(*x.shape[:-1], self.sizes[i])
         if len(self.sizes) == 1:
             return self.rows(x)
-        last = self.last
-        if last is None or last[0] is not x or i == 0:
-            last = (x, self.rows(x).split_with_sizes(self.sizes, -1))
+        version = 0 if x.is_inference() else x._version
+        last = self.last  # read once: another thread may put its own there
+        if i == 0 or last is None or last[0] is not x or last[1] != version or self.changed():
+            last = (x, version, self.rows(x).split_with_sizes(self.sizes, -1))
         self.last = None if i == len(self.sizes) - 1 else last
-        return last[1][i]
+        return last[2][i]
+
+    def changed(self) -> bool:
+        """Whether the weights are others than those of the last product."""
+        return False
 
     def rows(self, x: torch.Tensor) -> torch.Tensor:
         """x (..., in) -> (..., sum of out); a few rows are repeated until there are FULL_ROWS."""
@@ -64,12 +71,14 @@ class Product:
 class PackedProduct(Product):
     """Over a packed copy of weights (out, in), which stay the truth: what changes is packed anew before it is used."""
 
-    def __init__(self, weights: Sequence[Watched]):
+    def __init__(self, weights: Sequence[nn.Parameter]):
         super().__init__([len(weight) for weight in weights])
-        self.weights = weights
+        for weight in weights:
+            weight.__class__ = Watched
+        self.weights: list[Watched] = list(weights)  # type: ignore[arg-type]
         self.dtype = weights[0].dtype
         self.opened = False  # by someone who may change a weight unseen, see Watched
-        for weight in weights:
+        for weight in self.weights:
             weight.product = self
         self.pack()
 
@@ -78,8 +87,11 @@ class PackedProduct(Product):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat([w.detach() for w in self.weights]), FULL_ROWS)
         self.versions = [weight._version for weight in self.weights]
 
+    def changed(self) -> bool:
+        return self.versions != [weight._version for weight in self.weights]
+
     def product(self, x: torch.Tensor) -> torch.Tensor:
-        if self.versions != [weight._version for weight in self.weights]:
+        if self.changed():
             self.pack()
         return torch.ops.mkldnn._linear_pointwise.default(x, self.packed, None, "none", [], "")
 
@@ -102,19 +114,32 @@ class Watched(nn.Parameter):
 
     @data.setter
     def data(self, value: torch.Tensor) -> None:
-        self._open()
-        torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        there = (self.data_ptr(), self.dtype, self.shape, self.stride())
+        if there != (value.data_ptr(), value.dtype, value.shape, value.stride()):  # `model.to("cpu")` changes nothing
+            self._open()
+            torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
 
     def _open(self) -> None:
         if self.product is not None:
             self.product.opened = True
+
+    def plain(self) -> nn.Parameter:
+        return nn.Parameter(self.detach(), self.requires_grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:  # nn.Parameter's own, and its pickling, take `.data`
+        memo[id(self)] = copy = self.plain().__deepcopy__(memo)
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain().__reduce_ex__(protocol)
 
 
 class PackedLinear(nn.Module):
     """A linear layer without bias, part `index` of `shared`; after: what a parallel one does with its product.
 
     Where gradients are wanted, or the weight was replaced, opened through `.data` or taken to another device or dtype,
-    the product is torch's ordinary one.
+    the product is torch's ordinary one. A change that no counter shows, through `weight.detach().numpy()` say, is not
+    seen: make it under `torch.no_grad()` on the weight itself.
     """
 
     def __init__(self, shared: PackedProduct, index: int, after: After | None = None):
@@ -133,7 +158,6 @@ class PackedLinear(nn.Module):
             or x.dtype != shared.dtype
             or not x.is_cpu
             or x.dim() < 2
-            or not x.numel()
         ):
             y = F.linear(x, self.weight)
         else:
@@ -144,6 +168,7 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}"
 
 
+@torch.inference_mode(False)  # see `load_model`
 def pack(model: nn.Module, leave_file: bool = False) -> nn.Module:
     """Replace the large linears of `model`, in place, by packed ones where the machine gains by it.
 
@@ -153,20 +178,23 @@ def pack(model: nn.Module, leave_file: bool = False) -> nn.Module:
         linears = [getattr(owner, name) for name in names]
         if not has_kernel(linears[0].weight) or sum(linear.weight.numel() for linear in linears) < WORTH_PACKING:
             continue
-        weights = [Watched(linear.weight.detach(), linear.weight.requires_grad) for linear in linears]
-        shared = PackedProduct(weights)
+        shared = PackedProduct([linear.weight for linear in linears])
         for i, (name, linear) in enumerate(zip(names, linears)):
             setattr(owner, name, PackedLinear(shared, i, after_of(linear)))
         if leave_file:
-            for weight in weights:
+            for weight in shared.weights:
                 page_out(weight)
     return model
 
 
-def groups(model: nn.Module) -> Iterator[tuple[nn.Module, Sequence[str]]]:
-    """The linear layers of `model`: who owns them and their names, those with the same input together."""
+def groups(model: nn.Module, packed: bool = False) -> Iterator[tuple[nn.Module, Sequence[str]]]:
+    """The linear layers of `model`: who owns them and their names, those with the same input together.
+
+    packed: those that are packed as well.
+    """
     for owner in list(model.modules()):
-        names = [name for name, child in owner.named_children() if is_linear(child)]
+        kinds = ((name, child) for name, child in owner.named_children())
+        names = [name for name, child in kinds if is_linear(child) or (packed and isinstance(child, PackedLinear))]
         joint = [group for group in GROUPS if set(group) <= set(names) and _alike(owner, group)]
         yield from ((owner, group) for group in joint)
         yield from ((owner, (name,)) for name in names if not any(name in group for group in joint))
@@ -185,14 +213,16 @@ def is_linear(module: nn.Module) -> bool:
 
 def after_of(linear: nn.Module) -> After | None:
     """What a parallel layer does with its product for the other ranks; None: nothing."""
+    if isinstance(linear, PackedLinear):
+        return linear.after
     if isinstance(linear, fairscale_layers.RowParallelLinear):
         return reduce
     return gather if getattr(linear, "gather_output", False) else None
 
 
 def has_kernel(weight: torch.Tensor) -> bool:
-    """Whether this machine multiplies by packed weights of this dtype."""
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    """Whether this machine multiplies by packed weights of this dtype, and can tell when this one is changed."""
+    if weight.device.type != "cpu" or weight.is_inference() or not torch.backends.mkldnn.is_available():
         return False
     return weight.dtype == torch.float32 or (
         weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -202,7 +232,7 @@ def has_kernel(weight: torch.Tensor) -> bool:
 def fits(model: nn.Module) -> bool:
     """Whether there is memory for a packed copy of the linears beside what is in use; where nobody says, it is so."""
     needed = sum(getattr(owner, name).weight.nbytes for owner, names in groups(model) for name in names)
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with contextlib.suppress(OSError, ValueError, LookupError):
         fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         return needed < 0.8 * 1024 * int(fields["MemAvailable"].split()[0])
     return True

@@ -65,13 +65,23 @@ def quantize_int4(weight: torch.Tensor, group: int = GROUP) -> tuple[torch.Tenso
     return q.flatten(1).to(torch.int8), scale[..., 0], zero[..., 0]
 
 
-class Int8Product(Product):
+class Unchanging(Product):
+    """A product whose weights nobody can change: a copy of the model may share it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Unchanging:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError("a quantized model cannot be pickled; `minillama convert --quantize` writes one to a folder")
+
+
+class Int8Product(Unchanging):
     """x (..., in) by int8 weights (out, in) with a scale for each output."""
 
     def __init__(self, weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor]):
         super().__init__([len(weight) for weight in weights])
         self.scale = torch.cat(list(scales))
-        self.zero = torch.zeros(len(self.scale), dtype=torch.int32)
+        self.zero = torch.zeros(len(self.scale), dtype=torch.int32, device="cpu")
         weight = torch.cat(list(weights))
         self.nbytes = weight.nbytes + self.scale.nbytes
         self.packed = torch.ops.onednn.qlinear_prepack(weight, [FULL_ROWS, weight.shape[1]])
@@ -82,7 +92,7 @@ class Int8Product(Product):
         s = flat.abs().amax(-1, keepdim=True).float().clamp_(min=1e-30).div_(LARGEST)  # (n, 1)
         # Rounded, and moved up so that both halves, 0 .. 127, stand for -64 .. 63.
         whole = (flat / s).add_(HALF * 2 * HALF + HALF + 0.5).to(torch.int16)
-        halves = torch.empty(max(2 * n, FULL_ROWS), flat.shape[1], dtype=torch.uint8)
+        halves = torch.empty(max(2 * n, FULL_ROWS), flat.shape[1], dtype=torch.uint8, device="cpu")
         halves[:n] = whole >> 7
         halves[n : 2 * n] = whole & 127
         y = self.product(halves)  # (2n or FULL_ROWS, out)
@@ -95,7 +105,7 @@ class Int8Product(Product):
         )
 
 
-class Int4Product(Product):
+class Int4Product(Unchanging):
     """x (..., in) by 4-bit weights (out, in) with a scale and a zero for each group of inputs."""
 
     def __init__(self, weights: Sequence[torch.Tensor], scales: Sequence[torch.Tensor], zeros: Sequence[torch.Tensor]):
@@ -143,11 +153,15 @@ def quantize(model: nn.Module, format: str, leave_file: bool = False) -> nn.Modu
     """Replace every linear of `model`, in place, by one of `format` "int8" or "int4"; returns the model.
 
     What was quantized cannot be trained, and no longer has its weights in `parameters()`. leave_file: see `pack`.
-    Raises ValueError for an unknown format, or a model that is not on the CPU: the kernels are the CPU's.
+    Raises ValueError for an unknown format, a model that is quantized already, or one that is not on the CPU: the
+    kernels are the CPU's.
     """
     if check_format(format) is None:
         raise ValueError(f"quantize is None; expected {' or '.join(FORMATS)}")
-    for owner, names in groups(model):
+    plain = list(groups(model, packed=True))
+    if not plain:
+        raise ValueError(f"the model is quantized already; {format} has to start from the full weights")
+    for owner, names in plain:
         linears = [getattr(owner, name) for name in names]
         check_device(linears[0].weight.device)
         kind = format_of(names[0], format)
