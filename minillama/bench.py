@@ -28,11 +28,11 @@ from minillama.args import PRESETS, ModelArgs, shown, whole_number
 from minillama.bench_peers import GGUF_BITS, PEERS, Engine, Feed, check_peers, shapes
 from minillama.checkpoint import load_model, quantized_as, resolve_dtype
 from minillama.decode import Row, Step, decode
-from minillama.generation import Llama, compiled_step, find_tokenizer, for_this_machine
+from minillama.generation import Llama, check_together, compiled_step, find_tokenizer, for_this_machine
 from minillama.kv_cache import KVCache
 from minillama.memory import gb, kv_cache_bytes, weight_bytes
 from minillama.packed import PackedLinear, Watched
-from minillama.quantize import check_device, check_format
+from minillama.quantize import check_device
 from minillama.storyteller import demo_dir
 from minillama.transformer import Transformer
 
@@ -162,7 +162,7 @@ def bench(
     """
     against = list(dict.fromkeys(against))
     check_peers(against)
-    check_format(quantize)
+    check_together(quantize, compile, None if shape else ckpt_dir)
     if against and parallel.launched_ranks() > 1:
         raise ValueError("--against runs in one process; start it without torchrun")
     asked = resolve_dtype(dtype)
@@ -507,7 +507,7 @@ def columns(engine: dict[str, Any]) -> dict[tuple[str, str], dict[str, float]]:
         if whole:
             what = ("weights", "weights") if i == 0 else ("with cache", "weights_and_cache")
             found[what[0], "GB/s"] = {"median": job[f"{what[1]}_gb_per_s"]}
-            found[what[0], "of read"] = {"median": job[f"{what[1]}_of_bandwidth"]}
+            found[what[0], "of memory"] = {"median": job[f"{what[1]}_of_bandwidth"]}
     return found
 
 
@@ -540,18 +540,20 @@ def table(result: dict[str, Any]) -> str:
         for part in parts
     ]
     read, memory = result["read_bandwidth_gb_per_s"], result["memory"]
-    shape = f"{result['model']}, {result['weights']} weights, {result['quantize'] or result['dtype']}"
+    random = ", random weights" * (result["weights"] == "random")
+    shape = f"{result['model']}{random}, {result['quantize'] or result['dtype']}"
     where = result["device"] + f", {result['ranks']} ranks" * (result["ranks"] > 1)
     threads = f"{result['threads']} thread{'s' * (result['threads'] > 1)}"
     lines = [
         f"{shape}, {where}, {threads}; medians of {result['repeats']} repeat{'s' * (result['repeats'] > 1)}",
-        f"read bandwidth {_number(read['median'])} GB/s ({_range(read)})",
+        f"memory is read at {_number(read['median'])} GB/s ({_range(read)})",
         *(f"\n{one}" for one in tables),
         "",
     ]
     for name, difference in result["largest_logit_difference"].items():
         held = result["engines"][name]["weights_in"]
-        lines.append(f"{name} has the same weights in {held}; its logits differ by {difference:.1g} of the largest")
+        which = "weights before they were quantized, as" if result["quantize"] else "same weights in"
+        lines.append(f"{name} has the {which} {held}; its logits differ by {difference:.1g} of the largest")
     if memory:
         lines.append("peak memory: " + ", ".join(f"{k.replace('_', ' ')} {gb(size)}" for k, size in memory.items()))
     if result["load_s"] is not None:
@@ -560,7 +562,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def _cell(value: dict[str, float], unit: str) -> str:
-    if unit == "of read":
+    if unit == "of memory":
         return f"{value['median']:.0%}"
     return _number(value["median"]) + (f" ({_number(value['p95'])})" if "p95" in value else "")
 

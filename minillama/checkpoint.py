@@ -310,6 +310,8 @@ def load_quantized(
             raise CheckpointError(f"{path}: {key} has the shape {found}; expected {shape} in {kind}")
         if key.endswith((".scale", ".zero")) and not (tensor.min().isfinite() and tensor.max().isfinite()):
             raise CheckpointError(f"{path}: {key} holds NaN or inf: damaged")
+        if key.endswith(".scale") and tensor.min() <= 0:
+            raise CheckpointError(f"{path}: {key} holds numbers of 0 or less: damaged")
     put_quantized(model, format, lambda key: tensors[key].to(wanted[key][1]))
     for key in model.state_dict():
         owner, _, name = key.rpartition(".")

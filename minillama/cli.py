@@ -92,7 +92,7 @@ TokenizerPath = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="the checkpoint's")]
 Quantize = Annotated[
-    str | None, typer.Option(help="int8 or int4: weights of fewer bits, on the CPU.", show_default="the checkpoint's")
+    str | None, typer.Option(help="int8 or int4: weights of fewer bits, on the CPU.", show_default="as they are")
 ]
 MaxSeqLen = Annotated[
     int | None,
@@ -346,7 +346,7 @@ def info(
 @app.command(short_help="Measure speed and memory.")
 def bench(
     model: Annotated[
-        str | None, typer.Option(help="Random weights of 110M, 1.1B, 7B, 13B or 70B instead.", show_default=False)
+        str | None, typer.Option(help="Random weights of a shape: 110M, 1.1B, 7B, 13B or 70B.", show_default=False)
     ] = None,
     ckpt_dir: CkptDir = None,
     device: Device = "auto",
@@ -363,16 +363,16 @@ def bench(
         typer.Option(metavar="NAMES", help="Others on the same weights: transformers,llamacpp.", show_default=False),
     ] = "",
     prompt: Annotated[
-        str, typer.Option(metavar="N,...", help="Tokens of the prompts.", show_default="64,512, if they fit")
+        str, typer.Option(metavar="N,...", help="Tokens of the prompts.", show_default="64,512, or what fits")
     ] = "",
     new_tokens: Annotated[int, typer.Option(metavar="N", min=1, help="Decoded after the first prompt.")] = 32,
     batch: Annotated[str, typer.Option(metavar="N,...", help="Decode this many rows at once.")] = "1",
     at_position: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Decode there too, after so many.", show_default=False)
+        int | None, typer.Option(metavar="N", min=1, help="Decode after so many tokens as well.", show_default=False)
     ] = None,
     repeats: Annotated[int, typer.Option(metavar="N", min=1, help="What is shown are medians of these.")] = 5,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of every engine.", show_default="torch's choice")
+        int | None, typer.Option(metavar="N", min=1, max=4096, help="Of each engine.", show_default="torch's choice")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -410,13 +410,19 @@ def convert(
     quantize: Annotated[str, typer.Option(help="int8 or int4.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint again with its linear layers in int8 or int4. The other commands take the new folder as is."""
+    """Write a checkpoint again with its linear layers in int8 or int4, and its tokenizer, into a new folder.
+
+    The other commands take that folder as it is.
+    """
     from tqdm import tqdm
 
     from minillama.checkpoint import checkpoint_files
     from minillama.convert import convert as write
     from minillama.memory import gb
+    from minillama.quantize import FORMATS
 
+    if quantize not in FORMATS:
+        raise typer.BadParameter(f"--quantize is {quantize!r}; expected {' or '.join(FORMATS)}")
     if _ranks() > 1:
         raise typer.BadParameter("convert is the work of one process; start it without torchrun")
     write(src, dst, quantize, lambda keys: tqdm(keys, unit="tensor", leave=False, disable=None))

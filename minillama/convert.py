@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 
 from minillama.args import as_path, read_params
 from minillama.checkpoint import Tensors, checkpoint_files, load_model, quantized_as
+from minillama.generation import find_tokenizer
 from minillama.packed import is_linear, page_out
 from minillama.quantize import FORMATS, check_format, format_of, quantized
 
@@ -51,8 +53,8 @@ def convert(
         whole.mkdir()
         torch.save(tensors, whole / "consolidated.00.pth")
         (whole / "params.json").write_text(json.dumps(params | {"quantized": format}, indent=2), encoding="utf-8")
-        for place in (src, src.absolute().parent):
-            if (place / "tokenizer.model").is_file():
-                shutil.copy(place / "tokenizer.model", whole)
-                break
+        try:
+            shutil.copy(find_tokenizer(src), whole / "tokenizer.model")
+        except FileNotFoundError as error:
+            warnings.warn(f"{error}; the new folder has none either", stacklevel=2)
         os.replace(whole, dst)

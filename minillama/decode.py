@@ -45,7 +45,7 @@ def decode(
     """Prefill all prompts in one forward, then add a token to every row that is not finished; yield after each step.
 
     choose: logits (n, V) and the numbers of the n rows they are for -> ids (n,), for instance a `Sampler`. A row never
-    sees its neighbours, so it gets the tokens that it would get alone.
+    sees its neighbours, so it gets the tokens that it would get alone (where rounding decides between two, in fp32).
     step: `decode_step`, compiled: it is given the same shapes again and again, at the price of reading some empty slots
     and of computing rows that are finished. None: each step is as small as it can be.
     Raises ValueError if the model's logits are not numbers.

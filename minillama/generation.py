@@ -111,15 +111,11 @@ class Llama:
         chosen = parallel.start(model_parallel_size, device)
         if quantize is not None:
             check_device(chosen)
-        held = quantized_as(ckpt_dir)
-        if compile and (quantize or held):
-            raise ValueError("torch.compile does not take quantized weights; leave out compile, or quantize")
+        held = check_together(quantize, compile, ckpt_dir)
         model = load_model(
             ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
             n_words=tokenizer.n_words,
         )  # fmt: skip
-        if held is not None and quantize not in (None, held):
-            raise ValueError(f"{ckpt_dir} is quantized as {held}; {quantize} has to start from the full weights")
         if held is None:
             for_this_machine(model, quantize, compile, mapped=dtype is None)
         return Llama(model, tokenizer, seed=seed, max_batch_size=max_batch_size, compile=compile)
@@ -342,6 +338,17 @@ class Llama:
 
     def _fresh_seed(self) -> int:
         return int(torch.randint(2**62, (1,), generator=self._seeds, device="cpu"))
+
+
+def check_together(quantize: str | None, compile: bool, ckpt_dir: str | Path | None = None) -> str | None:
+    """The format of a folder that is quantized already. Raises ValueError for choices that do not go together."""
+    check_format(quantize)
+    held = None if ckpt_dir is None else quantized_as(ckpt_dir)
+    if held is not None and quantize not in (None, held):
+        raise ValueError(f"{ckpt_dir} is quantized as {held}; {quantize} has to start from the full weights")
+    if compile and (quantize or held):
+        raise ValueError("torch.compile does not take quantized weights; leave out compile, or quantize")
+    return held
 
 
 def for_this_machine(

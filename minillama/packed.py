@@ -77,14 +77,18 @@ class PackedProduct(Product):
             weight.__class__ = Watched
         self.weights: list[Watched] = list(weights)  # type: ignore[arg-type]
         self.dtype = weights[0].dtype
-        self.opened = False  # by someone who may change a weight unseen, see Watched
         for weight in self.weights:
             weight.product = self
-        self.pack()
+        # By someone who may change a weight unseen (see Watched), or to a dtype or device that is not packed.
+        self.opened = not all(has_kernel(weight) for weight in self.weights)
+        if not self.opened:
+            self.pack()
 
     def pack(self) -> None:
         # Packed for four rows: the order that is within a few percent of the best for any number.
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat([w.detach() for w in self.weights]), FULL_ROWS)
+        weights = [weight.detach() for weight in self.weights]
+        joined = torch.cat(weights) if len(weights) > 1 else weights[0]
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(joined, FULL_ROWS)
         self.versions = [weight._version for weight in self.weights]
 
     def changed(self) -> bool:
@@ -123,15 +127,13 @@ class Watched(nn.Parameter):
         if self.product is not None:
             self.product.opened = True
 
-    def plain(self) -> nn.Parameter:
-        return nn.Parameter(self.detach(), self.requires_grad)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:  # nn.Parameter's own, and its pickling, take `.data`
-        memo[id(self)] = copy = self.plain().__deepcopy__(memo)
-        return copy
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # nn.Parameter's own, and its pickling, take `.data`
+        if id(self) not in memo:
+            memo[id(self)] = nn.Parameter(self.detach().clone(), self.requires_grad)
+        return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.plain().__reduce_ex__(protocol)
+        return nn.Parameter(self.detach(), self.requires_grad).__reduce_ex__(protocol)
 
 
 class PackedLinear(nn.Module):

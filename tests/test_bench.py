@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import json
@@ -385,9 +386,9 @@ def test_the_table_names_every_engine_and_column_in_100_characters_a_line(ckpt):
     )
     text = table(result)
     assert max(map(len, text.splitlines())) <= max(100, len(text.splitlines()[0]))
-    for words in ("minillama float32", "transformers float32", "vs transformers", "read bandwidth", "peak memory"):
+    for words in ("minillama float32", "transformers float32", "vs transformers", "memory is read at", "peak memory"):
         assert words in text
-    for head in ("prefill 8", "prefill 16", "first token", "ms (p95)", "batch 2", "batch 3", "at 20", "of read"):
+    for head in ("prefill 8", "prefill 16", "first token", "ms (p95)", "batch 2", "batch 3", "at 20", "of memory"):
         assert head in text
     for ratio in result["times_as_fast_as"]["transformers"].values():
         assert f"{ratio:.2f}x" in text
@@ -396,7 +397,7 @@ def test_the_table_names_every_engine_and_column_in_100_characters_a_line(ckpt):
 def test_text_goes_to_stdout_and_no_bar_to_a_file(ckpt):
     result = run("--ckpt-dir", ckpt, *SMALL)
     assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.startswith(f"{ckpt}, checkpoint weights, float32, cpu, 1 thread; medians of 2 repeats\n")
+    assert result.stdout.startswith(f"{ckpt}, float32, cpu, 1 thread; medians of 2 repeats\n")
 
 
 def test_a_person_at_a_terminal_sees_a_bar(monkeypatch):
@@ -474,3 +475,12 @@ def test_the_package_does_not_need_bench():
     }
     assert users <= {"bench.py", "bench_peers.py", "cli.py"}
     assert "llama_cpp" not in vars(importlib.import_module("minillama.bench_peers"))
+
+
+@pytest.mark.parametrize("options", [["--quantize", "int4"], ["--compile"]], ids=" ".join)
+def test_what_a_quantized_folder_cannot_be_is_refused_without_a_tokenizer_too(ckpt, tmp_path, options):
+    with pytest.warns(UserWarning) if not any(Path(ckpt).glob("tokenizer.model")) else contextlib.nullcontext():
+        convert(ckpt, tmp_path / "q", "int8")
+    (tmp_path / "q" / "tokenizer.model").unlink(missing_ok=True)
+    result = run("--ckpt-dir", tmp_path / "q", *SMALL, *options)
+    assert result.exit_code == 2 and "quantize" in result.stderr and result.stderr.count("\n") == 1

@@ -836,3 +836,26 @@ def test_what_cannot_be_converted_or_quantized_is_one_line(
     assert "int8 or int4" in fail("complete", "x", "--ckpt-dir", folder, "--quantize", "q4")
     assert "full weights" in fail("complete", "x", "--ckpt-dir", converted["int4"], "--quantize", "int8")
     assert not dst.exists()
+
+
+def test_the_tokenizer_comes_along_from_beside_above_and_behind_a_link(folder: Path, tmp_path: Path) -> None:
+    above = tmp_path / "meta"
+    shutil.copytree(folder, above / "model")
+    shutil.move(above / "model" / "tokenizer.model", above / "tokenizer.model")
+    (tmp_path / "link").symlink_to(above / "model")
+    for n, src in enumerate((folder, above / "model", tmp_path / "link")):
+        convert(src, tmp_path / f"dst{n}", "int8")
+        assert (tmp_path / f"dst{n}" / "tokenizer.model").read_bytes() == (folder / "tokenizer.model").read_bytes()
+    (above / "tokenizer.model").unlink()
+    with pytest.warns(UserWarning, match="tokenizer.model"):
+        convert(above / "model", tmp_path / "without", "int8")
+
+
+def test_a_scale_of_zero_or_less_is_damage(folder: Path, tmp_path: Path) -> None:
+    convert(folder, tmp_path / "q", "int8")
+    file = tmp_path / "q" / "consolidated.00.pth"
+    tensors = torch.load(file, weights_only=True)
+    tensors["layers.0.attention.wo.scale"][3] *= -1
+    torch.save(tensors, file)
+    with pytest.raises(CheckpointError, match=r"layers\.0\.attention\.wo\.scale"):
+        Llama.build(tmp_path / "q", device="cpu")

@@ -1131,3 +1131,26 @@ def test_importing_asks_for_large_pages_where_nobody_has_said_anything(before: s
         [sys.executable, "-c", program], env=env, cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert said.stdout == f"{after} False\n"
+
+
+def test_every_weight_of_a_copied_model_is_its_own() -> None:
+    """A copy that is answered from another weight's memory would depend on where objects happen to lie."""
+    shape = dict(dim=64, n_layers=4, n_heads=4, n_kv_heads=2, vocab_size=96, multiple_of=32, max_seq_len=16)
+    torch.manual_seed(0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "WORTH_PACKING", 0)
+        model = packed.pack(Transformer(ModelArgs(**shape)))
+    for _ in range(8):
+        again = dict(copy.deepcopy(model).named_parameters())
+        assert len({weight.data_ptr() for weight in again.values()}) == len(again)
+        for name, weight in model.named_parameters():
+            assert torch.equal(again[name], weight), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_packed_model_in_a_dtype_that_is_not_packed_can_be_copied(dtype: torch.dtype) -> None:
+    linear = nn.Linear(1024, 1024, bias=False)
+    model = packed.pack(nn.Sequential(linear)).to(dtype)
+    x = torch.randn(3, 1024, dtype=dtype)
+    with torch.no_grad():
+        assert torch.equal(copy.deepcopy(model)(x), nn.functional.linear(x, model[0].weight))

@@ -26,6 +26,12 @@ RUNS = {  # name of the file: what it is
     "int4-2": "int4, 2 threads",
 }  # fmt: skip
 
+SMALL = {
+    "110M-1": "110M, bfloat16, 1 thread",
+    "110M-2": "110M, bfloat16, 2 threads",
+    "demo-2": "demo checkpoint, float32, 2 threads",
+}
+
 Results = dict[str, dict[str, Any]]
 
 
@@ -39,7 +45,11 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def spread(figure: dict[str, float]) -> str:
-    return f"{figure['median']:.3g} ({figure['lowest']:.3g} to {figure['highest']:.3g})"
+    return f"{short(figure['median'])} ({short(figure['lowest'])} to {short(figure['highest'])})"
+
+
+def short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def decode_table(results: Results, names: list[str]) -> str:
@@ -52,7 +62,7 @@ def decode_table(results: Results, names: list[str]) -> str:
             ratio = "" if engine == "minillama" else f"{ours / entry['tokens_per_s']['median']:.2f}"
             rows.append(
                 [
-                    RUNS.get(name, name) if engine == "minillama" else "",
+                    {**RUNS, **SMALL}[name] if engine == "minillama" else "",
                     f"{NAMES[engine]} {about['weights_in']}",
                     spread(entry["tokens_per_s"]),
                     f"{entry['ms_per_token']['median']:.1f} ({entry['ms_per_token']['p95']:.1f})",
@@ -73,7 +83,7 @@ def prefill_table(results: Results, names: list[str]) -> str:
             others = {e: v["prefill_tokens_per_s"][length]["median"] for e, v in engines.items() if e != "minillama"}
             rows.append(
                 [f"{RUNS[name]}, {length} tokens", spread(ours)]
-                + [f"{others[e]:.3g}" if e in others else "" for e in ("transformers", "llamacpp")]
+                + [short(others[e]) if e in others else "" for e in ("transformers", "llamacpp")]
                 + [f"{ours['median'] / max(others.values()):.2f}"]
             )
     return table(["", "minillama tokens/s", "transformers", "llama.cpp", "minillama to the better"], rows)
@@ -165,6 +175,8 @@ def trick_rows(tricks: list[dict[str, Any]]) -> str:
         ["queries of a group together (attention alone): 4,000 slots, bfloat16",
          *both(attend("bfloat16, 4000 filled", "enable_gqa"))],
         ["the same, float32", *both(attend("float32, 4000 filled", "enable_gqa"))],
+        ["two query rows a head instead of one, without groups (attention alone), bfloat16",
+         *both(lambda t: t["single rows"]["one row"] / t["single rows"]["two rows"])],
         ["reading 128 filled slots of 4,096 (attention alone), bfloat16",
          *both(attend("bfloat16, 128 filled", "together, all 4,096 slots"))],
         ["wq wk wv and w1 w3 as one product each: a step, bfloat16",
@@ -176,6 +188,11 @@ def trick_rows(tricks: list[dict[str, Any]]) -> str:
          *both(lambda t: t["rows that end"]["kept"] / t["rows that end"]["gone"])],
     ]  # fmt: skip
     return table(["trick", *(f"{trick['threads']} thread{'s' * (trick['threads'] > 1)}" for trick in tricks)], rows)
+
+
+def tried_table(tricks: list[dict[str, Any]]) -> str:
+    rows = [[name, *(f"{trick['tried'][name]:.1f}" for trick in tricks)] for name in tricks[0]["tried"]]
+    return table(["", *(f"GB/s, {trick['threads']} thr." for trick in tricks)], rows)
 
 
 def perplexity_table(found: dict[str, dict[str, float]]) -> str:
@@ -190,6 +207,38 @@ def perplexity_table(found: dict[str, dict[str, float]]) -> str:
     return table(["", *found], rows)
 
 
+def verdict(results: Results) -> dict[str, str]:
+    """Ranges of our speed over the peers', 1.1B shape."""
+
+    def between(ratios: list[float]) -> str:
+        return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+    def decoding(names: tuple[str, ...], engine: str) -> str:
+        both = [[decode_of(results[n], e)["tokens_per_s"]["median"] for e in ("minillama", engine)] for n in names]
+        return between([ours / theirs for ours, theirs in both])
+
+    def shares(names: tuple[str, ...]) -> str:
+        found = [decode_of(results[name], "minillama")["weights_of_bandwidth"] for name in names]
+        return f"{min(found):.0%} to {max(found):.0%}"
+
+    full, half = ("bf16-1", "bf16-2", "fp32-1", "fp32-2"), ("bf16-1", "bf16-2")
+    prefill = [
+        ours["median"]
+        / max(v["prefill_tokens_per_s"][length]["median"] for e, v in engines.items() if e != "minillama")
+        for engines in (results[name]["engines"] for name in ("bf16-2", "fp32-2"))
+        for length, ours in engines["minillama"]["prefill_tokens_per_s"].items()
+    ]
+    return {
+        "against transformers": decoding(full, "transformers"),
+        "against f16": decoding(half, "llamacpp"),
+        "against f32": decoding(("fp32-1", "fp32-2"), "llamacpp"),
+        "against q8_0": decoding(("int8-1", "int8-2"), "llamacpp"),
+        "against q4_0": decoding(("int4-1", "int4-2"), "llamacpp"),
+        "share": shares(full),
+        "prefill ratio": between(prefill),
+    }
+
+
 def plot_decode(results: Results) -> None:
     figure, axes = plt.subplots(figsize=(8, 3.6))
     names = [name for name in RUNS if name in results]
@@ -202,7 +251,7 @@ def plot_decode(results: Results) -> None:
     axes.set_xticks(range(len(names)), [RUNS[name].replace(", ", "\n") for name in names], fontsize=8)
     axes.set_ylabel("weights read,\n% of the read bandwidth")
     axes.set_title("Decoding at batch 1, 1.1B shape: how much of the memory's speed is used")
-    axes.set_ylim(0, 100)
+    axes.set_ylim(0, 125)
     finish(figure, axes, "decode.svg")
 
 
@@ -257,7 +306,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     found = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     tricks = [found["tricks-1"], found["tricks-2"]]
-    results = {name: found[name] for name in [*RUNS, "batch-2", "110M-1", "110M-2", "demo-2"]}
+    results = {name: found[name] for name in [*RUNS, *SMALL, "batch-2"]}
     plt.rcParams["svg.hashsalt"] = "minillama"
     plot_decode(results)
     plot_prefill(results)
@@ -266,14 +315,16 @@ def main() -> None:
     text = (Path(__file__).parent / "speed.md.in").read_text()
     fields = {
         "decode": decode_table(results, list(RUNS)),
-        "small": decode_table(results, ["110M-1", "110M-2", "demo-2"]),
+        "small": decode_table(results, list(SMALL)),
         "prefill": prefill_table(results, ["bf16-2", "fp32-2"]),
         "far": far_table(results),
         "batches": batch_table(results["batch-2"]),
         "tricks": trick_rows(tricks),
         "linear": linear_table(tricks),
         "bits": bits_table(tricks),
+        "tried": tried_table(tricks),
         "perplexity": perplexity_table(found["perplexity"]),
+        **verdict(results),
         "versions": ", ".join(f"{NAMES[name]} {about['version']}" for name, about in peers.items()),
         "bandwidths": "; ".join(
             f"{RUNS[name]} {spread(results[name]['read_bandwidth_gb_per_s'])}" for name in RUNS if name in results
