@@ -29,8 +29,8 @@ __all__ = [
     "Tokenizer", "Transformer", "demo", "parallelize",
 ]  # fmt: skip
 
-# Tensors above 2 MB go into memory of 2 MB pages, where Linux has them: with 4 kB ones, reading weights may wait for page
-# tables (docs/speed.md). torch looks at this once, when it makes its first tensor.
+# Tensors above 2 MB go into memory of 2 MB pages, where Linux has them: with 4 kB ones, reading weights may wait for
+# page tables (docs/speed.md). torch looks at this once, when it makes its first tensor.
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 # Importing torch takes seconds, and `minillama --help` needs none of it: a name is fetched when it is first asked for.
