@@ -30,7 +30,7 @@ from minillama.checkpoint import load_model, quantized_as, resolve_dtype
 from minillama.decode import Row, Step, decode
 from minillama.generation import Llama, check_together, compiled_step, find_tokenizer, for_this_machine
 from minillama.kv_cache import KVCache
-from minillama.memory import gb, kv_cache_bytes, weight_bytes
+from minillama.memory import gb, kv_cache_bytes, proc_sizes, weight_bytes
 from minillama.packed import PackedLinear, Watched
 from minillama.quantize import check_device
 from minillama.storyteller import demo_dir
@@ -319,7 +319,7 @@ def check_memory(
 def free_memory(device: torch.device) -> int | None:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return _proc("/proc/meminfo").get("MemAvailable")
+    return proc_sizes("/proc/meminfo").get("MemAvailable")
 
 
 def prompt_ids(rows: int, length: int, vocab_size: int) -> list[list[int]]:
@@ -421,7 +421,7 @@ class PeakMemory:
     def __enter__(self) -> PeakMemory:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
-        elif before := _proc("/proc/self/status"):
+        elif before := proc_sizes("/proc/self/status"):
             with contextlib.suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")  # the high-water mark goes back to what is there now
             self.bytes = {"resident": 0, "anonymous": 0, "resident_before": before["VmRSS"]}
@@ -432,7 +432,7 @@ class PeakMemory:
     def _watch(self) -> None:
         while True:
             done = self.over.wait(EVERY)
-            self.bytes["anonymous"] = max(self.bytes["anonymous"], _proc("/proc/self/status")["RssAnon"])
+            self.bytes["anonymous"] = max(self.bytes["anonymous"], proc_sizes("/proc/self/status")["RssAnon"])
             if done:
                 return
 
@@ -442,16 +442,7 @@ class PeakMemory:
         elif self.bytes:
             self.over.set()
             self.watcher.join()
-            self.bytes["resident"] = _proc("/proc/self/status")["VmHWM"]
-
-
-def _proc(path: str) -> dict[str, int]:
-    """The lines "Name:  123 kB" of a file in /proc, in bytes; {} on systems without."""
-    try:
-        lines = [line.split() for line in Path(path).read_text().splitlines()]
-    except OSError:
-        return {}
-    return {line[0].rstrip(":"): int(line[1]) * 1024 for line in lines if line[-1] == "kB"}
+            self.bytes["resident"] = proc_sizes("/proc/self/status")["VmHWM"]
 
 
 def _synchronize(device: torch.device) -> None:

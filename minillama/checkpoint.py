@@ -11,7 +11,7 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 import torch
@@ -183,10 +183,7 @@ def check_tensors(paths: list[Path], files: list[Tensors], model: nn.Module) -> 
     wanted = {key: tuple(p.shape) for key, p in model.state_dict().items()}
     n = len(files)
     for path, tensors in zip(paths, files):
-        missing, unexpected = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
-        if missing or unexpected:
-            kinds = (("lacks", missing), ("has unexpected", unexpected))
-            raise CheckpointError(f"{path} {' and '.join(f'{kind} {_some(keys)}' for kind, keys in kinds if keys)}")
+        _check_keys(path, tensors, wanted.keys())
         for key, full in wanted.items():
             dim, tensor, first = split_dim(key), tensors[key], files[0][key]
             if key == "tok_embeddings.weight":
@@ -298,10 +295,7 @@ def load_quantized(
             del wanted[key]
             fields = quantized_shapes(shape[0], shape[1], format_of(name.rpartition(".")[2], format))
             wanted |= {f"{name}.{field}": kind for field, kind in fields.items()}
-    missing, unexpected = wanted.keys() - tensors.keys(), tensors.keys() - wanted.keys()
-    if missing or unexpected:
-        kinds = (("lacks", missing), ("has unexpected", unexpected))
-        raise CheckpointError(f"{path} {' and '.join(f'{kind} {_some(keys)}' for kind, keys in kinds if keys)}")
+    _check_keys(path, tensors, wanted.keys())
     for key, (shape, kind) in wanted.items():
         tensor = tensors[key]
         fits = tensor.dtype in FLOATS if kind.is_floating_point else tensor.dtype == kind
@@ -319,6 +313,13 @@ def load_quantized(
     return model
 
 
+def _check_keys(path: Path, tensors: Tensors, wanted: Set[str]) -> None:
+    missing, unexpected = wanted - tensors.keys(), tensors.keys() - wanted
+    if missing or unexpected:
+        kinds = (("lacks", missing), ("has unexpected", unexpected))
+        raise CheckpointError(f"{path} {' and '.join(f'{kind} {_some(keys)}' for kind, keys in kinds if keys)}")
+
+
 def _first_bytes(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
@@ -331,6 +332,6 @@ def _divide(a: int, b: int) -> bool:
     return a % b == 0 or b % a == 0
 
 
-def _some(keys: set[str]) -> str:
+def _some(keys: Set[str]) -> str:
     names = sorted(keys)
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

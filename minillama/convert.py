@@ -16,7 +16,7 @@ from minillama.args import as_path, read_params
 from minillama.checkpoint import Tensors, checkpoint_files, load_model, quantized_as
 from minillama.generation import find_tokenizer
 from minillama.packed import is_linear, page_out
-from minillama.quantize import FORMATS, check_format, format_of, quantized
+from minillama.quantize import format_of, named_format, quantized
 
 
 def convert(
@@ -28,8 +28,7 @@ def convert(
     Raises ValueError and FileNotFoundError, before anything is written, where `src` cannot be read or `dst` is there.
     """
     src, dst = as_path("src", src), as_path("dst", dst)
-    if check_format(format) is None:
-        raise ValueError(f"quantize is None; expected {' or '.join(FORMATS)}")
+    named_format(format)
     if os.path.lexists(dst):
         raise ValueError(f"{dst} is there already; name a folder that is not")
     checkpoint_files(src)

@@ -107,11 +107,10 @@ class Llama:
         checkpoint_files(ckpt_dir)  # an empty folder is said to be one before ranks are joined or tokenizers looked for
         tokenizer = Tokenizer(find_tokenizer(ckpt_dir) if tokenizer_path is None else tokenizer_path)
         whole_number("seed", seed, least=0, most=LARGEST_SEED)
-        check_format(quantize)
+        held = check_together(quantize, compile, ckpt_dir)
         chosen = parallel.start(model_parallel_size, device)
         if quantize is not None:
             check_device(chosen)
-        held = check_together(quantize, compile, ckpt_dir)
         model = load_model(
             ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
             n_words=tokenizer.n_words,

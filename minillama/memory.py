@@ -5,6 +5,7 @@ All results are bytes. Units for people are decimal: 1 GB is 10^9 bytes, as in "
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minillama.args import ModelArgs
@@ -53,6 +54,16 @@ def gb(n_bytes: int) -> str:
         return f"{n_bytes} bytes"
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{decimals}f} {unit}"
+
+
+def proc_sizes(path: str) -> dict[str, int]:
+    """The lines "Name:  123 kB" of a file in /proc, in bytes; {} on systems without."""
+    try:
+        lines = [line.split() for line in Path(path).read_text().splitlines()]
+    except OSError:
+        return {}
+    sizes = (line for line in lines if len(line) == 3 and line[1].isdigit() and line[2] == "kB")
+    return {name.rstrip(":"): int(number) * 1024 for name, number, _ in sizes}
 
 
 def _check_ranks(args: ModelArgs, ranks: int) -> None:

@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import mmap
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,8 @@ from fairscale.nn.model_parallel import layers as fairscale_layers
 from fairscale.nn.model_parallel.mappings import gather_from_model_parallel_region as gather
 from fairscale.nn.model_parallel.mappings import reduce_from_model_parallel_region as reduce
 from torch import nn
+
+from minillama.memory import proc_sizes
 
 WORTH_PACKING = 2**19  # weights of a group: below, the longer call costs more than the faster reading brings
 FULL_ROWS = 4  # one to three rows take longer than four
@@ -195,8 +196,8 @@ def groups(model: nn.Module, packed: bool = False) -> Iterator[tuple[nn.Module, 
     packed: those that are packed as well.
     """
     for owner in list(model.modules()):
-        kinds = ((name, child) for name, child in owner.named_children())
-        names = [name for name, child in kinds if is_linear(child) or (packed and isinstance(child, PackedLinear))]
+        children = owner.named_children()
+        names = [name for name, child in children if is_linear(child) or (packed and isinstance(child, PackedLinear))]
         joint = [group for group in GROUPS if set(group) <= set(names) and _alike(owner, group)]
         yield from ((owner, group) for group in joint)
         yield from ((owner, (name,)) for name in names if not any(name in group for group in joint))
@@ -234,10 +235,8 @@ def has_kernel(weight: torch.Tensor) -> bool:
 def fits(model: nn.Module) -> bool:
     """Whether there is memory for a packed copy of the linears beside what is in use; where nobody says, it is so."""
     needed = sum(getattr(owner, name).weight.nbytes for owner, names in groups(model) for name in names)
-    with contextlib.suppress(OSError, ValueError, LookupError):
-        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return needed < 0.8 * 1024 * int(fields["MemAvailable"].split()[0])
-    return True
+    available = proc_sizes("/proc/meminfo").get("MemAvailable")
+    return available is None or needed < 0.8 * available
 
 
 def page_out(tensor: torch.Tensor) -> None:

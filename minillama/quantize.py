@@ -40,6 +40,13 @@ def check_format(quantize: Any) -> str | None:
     return quantize
 
 
+def named_format(quantize: Any) -> str:
+    """`quantize`, one of FORMATS. Raises ValueError otherwise, for None too."""
+    if check_format(quantize) is None:
+        raise ValueError(f"quantize is None; expected {' or '.join(FORMATS)}")
+    return quantize
+
+
 def quantize_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """weight (out, in) -> int8 (out, in) and fp32 scale (out,): weight is about int8 * scale.
 
@@ -156,8 +163,7 @@ def quantize(model: nn.Module, format: str, leave_file: bool = False) -> nn.Modu
     Raises ValueError for an unknown format, a model that is quantized already, or one that is not on the CPU: the
     kernels are the CPU's.
     """
-    if check_format(format) is None:
-        raise ValueError(f"quantize is None; expected {' or '.join(FORMATS)}")
+    named_format(format)
     plain = list(groups(model, packed=True))
     if not plain:
         raise ValueError(f"the model is quantized already; {format} has to start from the full weights")

@@ -1099,9 +1099,9 @@ def test_a_packed_copy_has_to_fit_beside_what_is_in_use(
     kilobytes = sum(p.nbytes for name, p in model.named_parameters() if p.dim() == 2 and "tok" not in name) / 1024
     for spare, fits in ((2.0, True), (1.0, False), (0.1, False)):
         meminfo = f"MemTotal: 99999999 kB\nMemAvailable:   {int(kilobytes * spare)} kB\nCached: 5 kB\n"
-        monkeypatch.setattr(packed.Path, "read_text", lambda self, meminfo=meminfo: meminfo)
+        monkeypatch.setattr(Path, "read_text", lambda self, meminfo=meminfo: meminfo)
         assert packed.fits(model) is fits
-    monkeypatch.setattr(packed.Path, "read_text", lambda self: "")  # a system that does not say
+    monkeypatch.setattr(Path, "read_text", lambda self: "")  # a system that does not say
     assert packed.fits(model)
 
 
