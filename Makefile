@@ -9,12 +9,13 @@ VENV = .venv
 PY = $(VENV)/bin/python
 CANDIDATES = python3 python3.14 python3.13 python3.12 python3.11 python3.10 python
 
-.PHONY: help lab install test lint
+.PHONY: help lab install test lint promote
 
 help:
 	@echo "make lab       the course in JupyterLab (LAB_ARGS=... are passed on to it)"
 	@echo "make test      lint, types, unit tests, notebooks (WORKERS=$(WORKERS))"
 	@echo "make lint      ruff and mypy alone"
+	@echo "make promote   write the modules from the notebooks' promoted cells"
 	@echo "make install   everything for development, into $(VENV) (PYTHON=... chooses the Python)"
 
 lab: $(VENV)/.notebooks
@@ -38,6 +39,9 @@ lint: $(VENV)/.dev
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+
+promote: $(VENV)/.dev
+	$(PY) -m minillama.teach.promote
 
 # The stamps are older than the files that say what to install: install again.
 $(VENV)/.notebooks: pyproject.toml constraints.txt

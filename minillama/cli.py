@@ -94,6 +94,9 @@ Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.",
 Quantize = Annotated[
     str | None, typer.Option(help="int8 or int4: weights of fewer bits, on the CPU.", show_default="as they are")
 ]
+Mine = Annotated[
+    bool, typer.Option("--mine", help="Run on the functions that you have written in the course (my_minillama/).")
+]
 MaxSeqLen = Annotated[
     int | None,
     typer.Option(metavar="N", min=1, help="Most tokens, prompt and answer together.", show_default="the checkpoint's"),
@@ -152,6 +155,7 @@ def complete(
     device: Device = "auto",
     dtype: Dtype = None,
     quantize: Quantize = None,
+    mine: Mine = False,
     max_seq_len: MaxSeqLen = None,
     seed: Seed = None,
     temperature: Temperature = 0.6,
@@ -174,7 +178,7 @@ def complete(
         max_gen_len, stop, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
         repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
     )  # fmt: skip
-    llama = _build(ckpt_dir, tokenizer_path, device, dtype, quantize, max_seq_len)
+    llama = _build(ckpt_dir, tokenizer_path, device, dtype, quantize, max_seq_len, mine)
     seed = _seed(seed)
     if "-" in prompts:
         text = _stdin_text()
@@ -207,6 +211,7 @@ def chat(
     device: Device = "auto",
     dtype: Dtype = None,
     quantize: Quantize = None,
+    mine: Mine = False,
     max_seq_len: MaxSeqLen = None,
     seed: Seed = None,
     temperature: Temperature = 0.6,
@@ -232,7 +237,7 @@ def chat(
     _refuse_tags("the system message", system or "")
     if message is not None:
         _refuse_tags("the message", message)  # before a model is loaded
-    llama = _build(ckpt_dir, tokenizer_path, device, dtype, quantize, max_seq_len)
+    llama = _build(ckpt_dir, tokenizer_path, device, dtype, quantize, max_seq_len, mine)
     talk = Conversation(llama, system, _seed(seed), options)
     say = _nothing if as_json else _say
 
@@ -569,13 +574,15 @@ def _build(
     dtype: str | None,
     quantize: str | None,
     max_seq_len: int | None,
+    mine: bool,
 ) -> Llama:
     from minillama.checkpoint import resolve_dtype
     from minillama.generation import Llama
 
     resolve_dtype(dtype)
     folder = _checkpoint(ckpt_dir)
-    return Llama.build(folder, tokenizer_path, max_seq_len, device=device, dtype=dtype, quantize=quantize)
+    parts = "mine" if mine else None
+    return Llama.build(folder, tokenizer_path, max_seq_len, device=device, dtype=dtype, quantize=quantize, parts=parts)
 
 
 def _looked_over(ckpt_dir: Path) -> tuple[ModelArgs, dict[str, Any], Any]:

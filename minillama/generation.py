@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -93,6 +93,7 @@ class Llama:
         dtype: str | torch.dtype | None = None,
         quantize: str | None = None,
         compile: bool = False,
+        parts: str | Mapping[str, Callable[..., Any]] | None = None,
     ) -> Llama:
         """Load a checkpoint folder. Under `torchrun` each process takes its share; otherwise no launcher is needed.
 
@@ -102,12 +103,15 @@ class Llama:
         quantize: "int8" or "int4" for weights of fewer bits, on the CPU; a folder that `minillama convert` quantized is
         loaded as it is. compile: put the step of decoding through `torch.compile`, for a GPU: the first tokens take
         minutes, those after them are launched as one.
+        parts: "mine" runs the model on the functions that you have written in the course so far (`teach.promote_mine`),
+        a dict of functions on those.
         Raises FileNotFoundError and ValueError before any weight is read where the folder or the launch does not fit.
         """
         checkpoint_files(ckpt_dir)  # an empty folder is said to be one before ranks are joined or tokenizers looked for
         tokenizer = Tokenizer(find_tokenizer(ckpt_dir) if tokenizer_path is None else tokenizer_path)
         whole_number("seed", seed, least=0, most=LARGEST_SEED)
         held = check_together(quantize, compile, ckpt_dir)
+        put_parts_on = None if parts is None else _own_parts(parts, compile)
         chosen = parallel.start(model_parallel_size, device)
         if quantize is not None:
             check_device(chosen)
@@ -117,6 +121,8 @@ class Llama:
         )  # fmt: skip
         if held is None:
             for_this_machine(model, quantize, compile, mapped=dtype is None)
+        if put_parts_on is not None:
+            put_parts_on(model)
         return Llama(model, tokenizer, seed=seed, max_batch_size=max_batch_size, compile=compile)
 
     def __init__(
@@ -348,6 +354,17 @@ def check_together(quantize: str | None, compile: bool, ckpt_dir: str | Path | N
     if compile and (quantize or held):
         raise ValueError("torch.compile does not take quantized weights; leave out compile, or quantize")
     return held
+
+
+def _own_parts(parts: str | Mapping[str, Callable[..., Any]], compile: bool) -> Callable[[Transformer], Any]:
+    """What puts a learner's functions on a model, once they are found and fit."""
+    if compile:
+        raise ValueError("torch.compile does not take parts of your own; leave out compile, or parts")
+    from minillama.teach import own, slots  # only who asks for it pays for the course
+
+    chosen = own.parts_of(parts)
+    slots.ready(chosen)
+    return lambda model: slots.install(model, chosen)
 
 
 def for_this_machine(

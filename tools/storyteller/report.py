@@ -22,6 +22,7 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT)]
 
+import held_out  # noqa: E402
 import train as recipe  # noqa: E402
 from corpus import HELD_OUT, SHARE_OF_DIALOGUES, Corpus, Document  # noqa: E402
 from minillama import Llama  # noqa: E402
@@ -198,6 +199,7 @@ phrasings, most plots several courses of events) in `tools/storyteller`. Trainin
 different story; {percent(SHARE_OF_DIALOGUES)} of them are told inside dialogues in the chat template. {HELD_OUT:,} stories were dealt first and held
 out: {result["held_out_stories_also_in_training"]} of them are in the training text. The text is made of templates, so sentences recur:
 {percent(result["held_out_sentences_found_in_training"])} of the sentences of held-out stories are somewhere in the training text, letter for letter.
+`{held_out.FILE}` has the first {held_out.STORIES} of the held-out stories that stand outside dialogues; `tools/storyteller/held_out.py` writes it.
 
 The tokenizer is a SentencePiece BPE of {recipe.PARAMS["vocab_size"]} pieces with Llama 2's settings (bytes for what is unknown, single digits).
 

@@ -1,0 +1,402 @@
+"""Exercises that check themselves, and know the classic mistakes by name.
+
+An `Exercise` compares a learner's function with an independent one on its cases. A wrong answer is recognized by what
+it computes: each `Mistake` carries a function that makes it, and the learner's results are looked for among theirs.
+"""
+
+from __future__ import annotations
+
+import html
+import inspect
+import pkgutil
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from minillama.teach.slots import blame
+
+Function = Callable[..., Any]
+MOST_NUMBERS = 64  # in a table of what was wanted and what came
+
+
+@dataclass
+class Case:
+    """Arguments to try, and what is special about them: "fp16 numbers of 300"."""
+
+    about: str
+    args: tuple[Any, ...]
+
+
+@dataclass
+class Mistake:
+    """A wrong idea by its name, what to tell someone who has it, and a function that has it.
+
+    sees: in place of `wrong`, for what shows otherwise: is given the `Attempt`.
+    """
+
+    name: str
+    says: str
+    wrong: Function | None = None
+    sees: Callable[[Attempt], bool] | None = None
+
+
+@dataclass
+class Outcome:
+    """What a function did with one case: returned `value`, or raised `error`."""
+
+    value: Any = None
+    error: BaseException | None = None
+    changed: list[int] = field(default_factory=list)  # arguments that are not what they were
+
+
+@dataclass
+class Attempt:
+    """One function on all cases of an exercise, beside what was expected."""
+
+    function: Function
+    cases: list[Case]
+    expected: list[Any]
+    outcomes: list[Outcome]
+    failed: list[int]  # numbers of the cases that went wrong
+
+
+@dataclass
+class Exercise:
+    """One thing to write. `answer` is shown last; `expected` decides, and is not the same code.
+
+    cases: makes the inputs afresh. tolerance: relative to the largest expected number; half precision gets its own.
+    in_place: the function changes its arguments on purpose, and they are compared as well.
+    also: looks at a function that passes all cases, and returns None or what is still wrong (a property).
+    """
+
+    name: str
+    number: str  # "2.1"
+    title: str
+    signature: str
+    minutes: int
+    hints: tuple[str, ...]
+    answer: Function
+    expected: Function
+    cases: Callable[[], list[Case]]
+    mistakes: list[Mistake]
+    tolerance: float = 1e-5
+    in_place: bool = False
+    also: Callable[[Function], str | None] | None = None
+
+    @property
+    def chapter(self) -> int:
+        return int(self.number.partition(".")[0])
+
+    def __call__(self, function: Any) -> Verdict:
+        """Look at an answer. Never raises: what is wrong with it is what it is here to say."""
+        try:
+            return self._look(function)
+        except Exception as error:  # a result so odd that comparing it failed
+            return self._no("odd", f"The check could not make sense of what {self.name} returns ({error}).")
+
+    def hint(self, number: int = 1) -> Hint:
+        """One hint; the number after the last shows the worked answer."""
+        if number > len(self.hints):
+            return self.worked()
+        number = max(1, number)
+        return Hint(f"Hint {number} of {len(self.hints)}: {self.hints[number - 1]}", "")
+
+    def worked(self) -> Hint:
+        """The worked answer, to read."""
+        return Hint(f"{self.name}, worked:", source_of(self.answer))
+
+    def _look(self, function: Any) -> Verdict:
+        if not callable(function):
+            return self._no("not a function", f"This is {shown(function)}; expected the function {self.signature}.")
+        wanted = self.signature.partition("(")[2].rstrip(")").split(", ")
+        try:
+            inspect.signature(function).bind(*wanted)
+        except TypeError:
+            own = f"{getattr(function, '__name__', 'yours')}{inspect.signature(function)}"
+            return self._no("signature", f"Yours is {own}, and it will be called as {self.signature}.")
+        except ValueError:
+            pass  # a builtin has no signature to look at
+        attempt = self.attempt(function)
+        if is_stub(attempt.outcomes):
+            return Verdict(self, None, "stub", "not yet: it returns nothing so far.")
+        if not attempt.failed:
+            changed = next((o for o in attempt.outcomes if o.changed), None)
+            if changed is not None and not self.in_place:
+                name = wanted[changed.changed[0]]
+                text = f"The result is right, but `{name}` was changed on the way; its owner still needs it."
+                return self._no("changes its argument", text)
+            wrong = self.also(function) if self.also is not None else None
+            if wrong is not None:
+                return self._no("property", wrong)
+            return Verdict(self, True, "right", f"right, on all {len(attempt.cases)} cases.")
+        return self._diagnosed(attempt)
+
+    def attempt(self, function: Function) -> Attempt:
+        cases = self.cases()
+        expected = [self._once(self.expected, case).value for case in cases]
+        outcomes = [self._once(function, case) for case in cases]
+        failed = [i for i, (o, e) in enumerate(zip(outcomes, expected)) if not self._same(o, Outcome(e))]
+        return Attempt(function, cases, expected, outcomes, failed)
+
+    def _once(self, function: Function, case: Case) -> Outcome:
+        args = [fresh(arg) for arg in case.args]
+        try:
+            with torch.random.fork_rng(devices=[]):
+                value = function(*args)
+        except Exception as error:
+            return Outcome(error=error)
+        changed = [i for i, (a, b) in enumerate(zip(args, case.args)) if not equal(a, b, 0.0)]
+        if self.in_place:
+            tensors = [a for a in args if isinstance(a, torch.Tensor)]
+            value = None if value is None and not changed else (value, *tensors)
+        return Outcome(value, changed=changed)
+
+    def _same(self, a: Outcome, b: Outcome) -> bool:
+        if a.error is not None or b.error is not None:
+            return type(a.error) is type(b.error)
+        return equal(a.value, b.value, self.tolerance)
+
+    def _diagnosed(self, attempt: Attempt) -> Verdict:
+        best: tuple[int, Mistake] | None = None
+        for mistake in self.mistakes:
+            if mistake.sees is not None:
+                explains = len(attempt.failed) if mistake.sees(attempt) else 0
+            else:
+                explains = 0
+                for i in attempt.failed:
+                    wrong = self._once(mistake.wrong, attempt.cases[i])  # type: ignore[arg-type]
+                    explains += self._same(attempt.outcomes[i], wrong)
+            # One case in many may agree by chance: a mistake has to explain half of what is wrong.
+            if 2 * explains >= len(attempt.failed) and (best is None or explains > best[0]):
+                best = explains, mistake
+        first = attempt.failed[0]
+        if best is None:
+            return self._no("unknown", self._difference(attempt, first), self._table(attempt, first))
+        explained, mistake = best
+        more = ""
+        if explained < len(attempt.failed):
+            more = " That explains some of what is wrong; look again when it is mended."
+        return self._no(mistake.name, mistake.says + more, self._table(attempt, first))
+
+    def _difference(self, attempt: Attempt, i: int) -> str:
+        """What is wrong with case i, where no known mistake explains it."""
+        about, outcome, wanted = attempt.cases[i].about, attempt.outcomes[i], attempt.expected[i]
+        if outcome.error is not None:
+            return f"For {about} it stopped with {blame(outcome.error, attempt.function)}."
+        got, want = flat(outcome.value), flat(wanted)
+        if len(got) != len(want):
+            return f"For {about} it returned {len(got)} things; expected {len(want)}."
+        for g, w in zip(got, want):
+            if isinstance(w, torch.Tensor) and not isinstance(g, torch.Tensor):
+                return f"For {about} it returned {shown(g)}; expected a tensor."
+            if isinstance(g, torch.Tensor) and isinstance(w, torch.Tensor):
+                if g.shape != w.shape:
+                    return f"For {about} the shape is {tuple(g.shape)}; expected {tuple(w.shape)}."
+                if g.dtype != w.dtype:
+                    return f"For {about} the dtype is {g.dtype}; expected {w.dtype}."
+                if not equal(g, w, self.tolerance):
+                    return f"For {about} {_worst(g, w)}."
+            elif not equal(g, w, self.tolerance):
+                return f"For {about} it returned {shown(g)}; expected {shown(w)}."
+        return f"For {about} the result is not what was expected."
+
+    def _table(self, attempt: Attempt, i: int) -> str:
+        """Wanted and yours, side by side, where they are small enough to read."""
+        if attempt.outcomes[i].error is not None:
+            return ""
+        for g, w in zip(flat(attempt.outcomes[i].value), flat(attempt.expected[i])):
+            if isinstance(g, torch.Tensor) and isinstance(w, torch.Tensor) and not equal(g, w, self.tolerance):
+                if max(g.numel(), w.numel()) <= MOST_NUMBERS:
+                    return _side_by_side(w, g, attempt.cases[i].about)
+        return ""
+
+    def _no(self, name: str, says: str, table: str = "") -> Verdict:
+        return Verdict(self, False, name, says, table)
+
+
+@dataclass
+class Hint:
+    text: str
+    code: str
+
+    def __repr__(self) -> str:
+        return self.text + (f"\n\n{self.code}" if self.code else "")
+
+    def _repr_html_(self) -> str:
+        return f"<p>{marked(self.text)}</p>" + (f"<pre>{html.escape(self.code)}</pre>" if self.code else "")
+
+
+@dataclass
+class Verdict:
+    """What a check says. ok: True, False, or None for "not yet"; diagnosis: the name of the mistake."""
+
+    exercise: Exercise
+    ok: bool | None
+    diagnosis: str
+    says: str
+    table: str = ""
+
+    def __repr__(self) -> str:
+        e = self.exercise
+        lines = [f"{e.number} {e.name}: {self.says}"]
+        if self.ok is None:
+            lines += [f"Hint 1 of {len(e.hints)}: {e.hints[0]}", f"The next one: check.{e.name}.hint(2)"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        e = self.exercise
+        sign, color = {True: ("✓", "#228833"), False: ("✗", "#cc6677"), None: ("○", "#888888")}[self.ok]
+        body = (
+            f'<div style="border-left:4px solid {color};padding:.2em 0 .2em .8em;margin:.4em 0">'
+            f"<b>{sign} {e.number} {e.name}</b>: {marked(self.says)}{self.table}"
+        )
+        if self.ok is None:
+            body += folded(e)
+        elif not self.ok:
+            body += f"<details><summary>hints</summary>{folded(e)}</details>"
+        return body + "</div>"
+
+
+def folded(e: Exercise) -> str:
+    """Hints inside each other, so that each is opened by itself; the worked answer is the last."""
+    answer = f"<pre>{html.escape(source_of(e.answer))}</pre>"
+    inner = f"<details><summary>the worked answer</summary>{answer}</details>"
+    for number in range(len(e.hints), 0, -1):
+        hint = f"<p>{marked(e.hints[number - 1])}</p>"
+        inner = f"<details><summary>hint {number} of {len(e.hints)}</summary>{hint}{inner}</details>"
+    return inner
+
+
+def is_stub(outcomes: Sequence[Outcome]) -> bool:
+    """Whether nothing was written yet: `...`, `pass`, `return None` or `raise NotImplementedError`."""
+    return all(
+        isinstance(o.error, NotImplementedError) or (o.error is None and (o.value is None or o.value is ...))
+        for o in outcomes
+    )
+
+
+def fresh(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, (list, tuple)):
+        return type(value)(fresh(v) for v in value)
+    return value
+
+
+def flat(value: Any) -> list[Any]:
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in flat(item)]
+    return [value]
+
+
+def equal(a: Any, b: Any, tolerance: float) -> bool:
+    """Whether two results are the same: shapes, dtypes, and numbers within `tolerance` of the largest."""
+    xs, ys = flat(a), flat(b)
+    return len(xs) == len(ys) and all(_equal(x, y, tolerance) for x, y in zip(xs, ys))
+
+
+def _equal(x: Any, y: Any, tolerance: float) -> bool:
+    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+        if x.shape != y.shape or x.dtype != y.dtype or x.device != y.device:
+            return False
+        if not (x.is_floating_point() or x.is_complex()):
+            return torch.equal(x, y)
+        if x.dtype in (torch.bfloat16, torch.float16) and tolerance:
+            tolerance = max(tolerance, 2 * torch.finfo(x.dtype).eps)
+        x, y = (v.detach().to(torch.complex128 if v.is_complex() else torch.float64) for v in (x, y))
+        finite = y.abs()[torch.isfinite(y.abs())]
+        largest = float(finite.max()) if finite.numel() else 0.0
+        return torch.allclose(x, y, rtol=0, atol=tolerance * max(largest, 1e-6), equal_nan=True)
+    if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
+        return False
+    if isinstance(y, bool) or isinstance(x, bool):
+        return x is y
+    if isinstance(y, float) and isinstance(x, (int, float)):
+        return abs(x - y) <= max(tolerance, 1e-12) * max(abs(y), 1e-12) or (x != x and y != y)
+    if callable(y) or callable(x):
+        return x is y
+    return type(x) is type(y) and bool(x == y)
+
+
+def source_of(function: Function) -> str:
+    return textwrap.dedent(inspect.getsource(function)).rstrip()
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def marked(text: str) -> str:
+    """`code` in a sentence as HTML."""
+    parts = html.escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
+
+
+def _worst(g: torch.Tensor, w: torch.Tensor) -> str:
+    """Where two tensors of one shape differ most, in words."""
+    if not g.numel():
+        return "the results differ"
+    kind = torch.complex128 if g.is_complex() else torch.float64
+    off = (g.detach().to(kind) - w.detach().to(kind)).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
+    place = [int(i) for i in torch.unravel_index(off.argmax(), off.shape)]
+    at = f" at {place}" if place else ""
+    return f"yours{at} is {g[tuple(place)].item():.6g}, and {w[tuple(place)].item():.6g} was expected"
+
+
+def _side_by_side(wanted: torch.Tensor, yours: torch.Tensor, about: str) -> str:
+    tables = "".join(
+        f'<div style="display:inline-block;margin-right:2em;vertical-align:top"><i>{title}</i>{_grid(t, other)}</div>'
+        for title, t, other in (("wanted", wanted, wanted), ("yours", yours, wanted))
+    )
+    return f'<div style="margin:.4em 0">for {html.escape(about)}:<br>{tables}</div>'
+
+
+def _grid(t: torch.Tensor, wanted: torch.Tensor) -> str:
+    rows = t.detach().reshape(-1, t.shape[-1] if t.dim() else 1)
+    right = wanted.detach().reshape(rows.shape) if wanted.numel() == t.numel() else None
+    cells = ""
+    for r, row in enumerate(rows):
+        cells += "<tr>"
+        for c, number in enumerate(row):
+            same = right is not None and equal(number, right[r, c].to(number.dtype), 1e-4)
+            frame = "1px solid transparent" if same else "1px solid #cc6677"
+            value = number.item()
+            text = f"{value:.3g}" if not isinstance(value, (bool, int)) else str(value)
+            cells += f'<td style="border:{frame};text-align:right;padding:.1em .4em">{text}</td>'
+        cells += "</tr>"
+    return f'<table style="font-size:.9em">{cells}</table>'
+
+
+def exercises() -> dict[str, Exercise]:
+    """All exercises of the course by name, in its order."""
+    package = import_module("minillama.teach.exercises")
+    found: list[Exercise] = []
+    for info in pkgutil.iter_modules(package.__path__):
+        found += import_module(f"{package.__name__}.{info.name}").EXERCISES
+    found.sort(key=lambda e: [int(part) for part in e.number.split(".")])
+    return {e.name: e for e in found}
+
+
+class Check:
+    """`check.rms_norm(rms_norm)` looks at an answer; `check.rms_norm.hint(2)` tells a little more."""
+
+    def __getattr__(self, name: str) -> Exercise:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        known = exercises()
+        if name not in known:
+            raise AttributeError(f"no exercise {name!r}; there are {', '.join(known)}")
+        return known[name]
+
+    def __dir__(self) -> list[str]:
+        return list(exercises())
+
+
+check = Check()

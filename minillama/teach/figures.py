@@ -1,0 +1,79 @@
+"""One look for every figure: colours, a white ground that is legible on dark pages too, and words for the alt text.
+
+The colours are Paul Tol's "muted" and "bright" schemes, which survive colour blindness. A colour has one meaning in all
+chapters: queries, keys and values keep theirs.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+QUERY = "#4477aa"  # blue
+KEY = "#cc6677"  # rose
+VALUE = "#228833"  # green
+OURS = "#4477aa"  # what is right, or the model as it is
+BROKEN = "#cc6677"  # what is wrong, or was taken away
+OTHER = "#ddaa33"  # a third thing
+QUIET = "#888888"  # what is there for comparison
+INK = "#222222"
+SERIES = (QUERY, KEY, VALUE, OTHER, "#aa3377", "#66ccee", QUIET)
+RANKS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#882255")
+AMOUNTS = "viridis"  # a colour map for amounts
+SIGNED = "PuOr"  # and for numbers around zero
+DPI = 100
+
+
+class Picture(Figure):
+    """A figure that shows itself, with `alt`: what a reader who cannot see it should know."""
+
+    alt = ""
+
+    def png(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=DPI)
+        return buffer.getvalue()
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        png = base64.b64encode(self.png()).decode()
+        alt = html.escape(self.alt)
+        # Neither JupyterLab nor nbconvert takes an alt text for image/png; both prefer HTML, and others take the png.
+        page = f'<img alt="{alt}" src="data:image/png;base64,{png}">'
+        return {"text/html": page, "image/png": png, "text/plain": f"<picture: {self.alt}>"}, {}
+
+
+def picture(
+    rows: int = 1, columns: int = 1, *, width: float = 7.5, height: float = 3.0, alt: str, **options: Any
+) -> tuple[Picture, Any]:
+    """An empty `Picture` and its axes: one Axes, or an array of them as `plt.subplots` gives.
+
+    width, height: inches, at 100 pixels each; 7.5 fits a notebook's page. options: those of `Figure.subplots`.
+    """
+    fig = Picture(figsize=(width, height), layout="constrained", facecolor="white")
+    fig.alt = alt
+    axes = fig.subplots(rows, columns, **options)
+    for ax in [axes] if isinstance(axes, Axes) else axes.flat:
+        clean(ax)
+    return fig, axes
+
+
+def clean(ax: Axes) -> Axes:
+    """Only the lines that are read from."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.tick_params(colors=INK, labelsize=9)
+    for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
+        text.set_color(INK)
+    ax.title.set_fontsize(11)
+    ax.xaxis.label.set_fontsize(10)
+    ax.yaxis.label.set_fontsize(10)
+    return ax
+
+
+def words(pieces: list[str]) -> list[str]:
+    """SentencePiece's pieces as tick labels: the sign for a space, a line break and what mathtext would take apart."""
+    return [piece.replace("▁", "·").replace("<0x0A>", "↵").replace("$", r"\$") for piece in pieces]

@@ -1,0 +1,336 @@
+"""A learner's own minillama: finished functions kept as source in `my_minillama/`, and run inside real models.
+
+The folder is all there is: what is in it, and whether it still passes, is looked at whenever it is asked for.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+import html
+import inspect
+import os
+import tempfile
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from minillama.teach.exercise import Exercise, Verdict, exercises, marked, source_of
+from minillama.teach.slots import SLOTS, PartError, install
+from minillama.transformer import Transformer
+
+Function = Callable[..., Any]
+FOLDER = "MY_MINILLAMA"  # the variable of the environment that names another folder
+
+# What runs on a learner's code once these are theirs. {norms} and the like are counted on the demo model.
+MILESTONES: list[tuple[str, frozenset[str], str]] = [
+    ("01", frozenset({"rms_norm"}), "every norm, in all layers, is yours"),
+    ("02", frozenset({"rotation_table", "rotate"}), "every query and key is turned by you"),
+    ("03", frozenset({"attend", "may_look"}), "attention, in all layers, is yours"),
+    ("04", frozenset({"remember"}), "what is remembered goes through your cache"),
+    ("05", frozenset({"swiglu"}), "the feed-forward block, in all layers, is yours"),
+    ("06", frozenset({"block", "stack"}), "the way through the layers is yours"),
+    (
+        "all", frozenset(SLOTS),
+        "the whole stack, from embedding to head, is yours: only the matrices are ours",
+    ),
+]  # fmt: skip
+
+
+@dataclass
+class Mine:
+    """One saved function. verdict: what its checker says of it today; error: why it could not even be read."""
+
+    name: str
+    path: Path
+    function: Function | None
+    verdict: Verdict | None
+    error: str = ""
+
+    @property
+    def passes(self) -> bool:
+        return self.verdict is not None and self.verdict.ok is True
+
+
+class Shown:
+    """Text for a terminal, HTML for a notebook."""
+
+    def __init__(self, text: str, page: str | None = None):
+        self.text = text
+        self.page = page
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.page if self.page is not None else f"<pre>{html.escape(self.text)}</pre>"
+
+
+def folder() -> Path:
+    """Where the functions are kept: $MY_MINILLAMA, or `my_minillama` in the checkout, or in the current folder."""
+    if named := os.environ.get(FOLDER):
+        return Path(named)
+    checkout = Path(__file__).resolve().parents[2]
+    return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "my_minillama"
+
+
+def promote_mine(function: Function) -> Verdict | Shown:
+    """Check `function` and keep its source as yours; from then on `parts="mine"` and `--mine` run on it.
+
+    A function that is not finished, or wrong, is not kept: what is returned says why.
+    """
+    name = getattr(function, "__name__", None)
+    known = exercises()
+    if name not in known:
+        raise PartError(f"{name or function!r} is no exercise of the course; there are {', '.join(known)}")
+    exercise = known[name]
+    verdict = exercise(function)
+    if verdict.ok is not True:
+        return verdict
+    text = whole_source(function)
+    again = exercise(load(name, text, "what was saved"))
+    if again.ok is not True:
+        raise PartError(f"{name} is right here, but not when it is read back from its source: {again.says}")
+    _save(folder() / f"{name}.py", text)
+    return _receipt(exercise)
+
+
+def mine() -> dict[str, Function]:
+    """Your functions that run in a model, for `teach.swapped(**teach.mine())`. Empty before the first is promoted."""
+    return {item.name: item.function for item in saved() if item.passes and item.function and item.name in SLOTS}
+
+
+def saved() -> list[Mine]:
+    """Every function in the folder, read and checked now, in the order of the course."""
+    found = []
+    for name, exercise in exercises().items():
+        path = folder() / f"{name}.py"
+        if not path.is_file():
+            continue
+        try:
+            function = load(name, path.read_text(encoding="utf-8"), str(path))
+        except (PartError, OSError, UnicodeDecodeError) as error:
+            found.append(Mine(name, path, None, None, str(error)))
+            continue
+        found.append(Mine(name, path, function, exercise(function)))
+    return found
+
+
+def my_parts() -> Shown:
+    """What is yours so far, whether it still passes, and what runs on it."""
+    items = saved()
+    if not items:
+        return Shown(f"Nothing is yours yet: `teach.promote_mine(rms_norm)` keeps a finished function in {folder()}.")
+    lines, rows = [], ""
+    for item in items:
+        state = "passes" if item.passes else f"does not pass: {item.error or (item.verdict and item.verdict.says)}"
+        place = SLOTS[item.name].place if item.name in SLOTS else "kept"
+        lines.append(f"{item.name:16} {state:8} {place}")
+        rows += f"<tr><td><code>{item.name}</code></td><td>{marked(state)}</td><td>{place}</td></tr>"
+    reached = [f"{sentence}." for sentence in milestones({item.name for item in items if item.passes})]
+    page = f"<table><tr><th>yours</th><th>today</th><th>runs as</th></tr>{rows}</table>"
+    page += "".join(f"<p>{sentence.capitalize()}</p>" for sentence in reached)
+    return Shown("\n".join([*lines, *(sentence.capitalize() for sentence in reached)]), page)
+
+
+def diff_mine(name: str) -> Shown:
+    """Your function beside the worked answer, as a diff."""
+    item = _find(name)
+    theirs = item.path.read_text(encoding="utf-8").splitlines(keepends=True)
+    ours = (source_of(exercises()[name].answer) + "\n").splitlines(keepends=True)
+    lines = difflib.unified_diff(ours, theirs, "the worked answer", "yours")
+    return Shown("".join(lines) or f"{name}: yours is the worked answer, to the letter.")
+
+
+def reset_mine(name: str) -> Shown:
+    """Forget your function: models run on the package's again."""
+    item = _find(name)
+    item.path.unlink()
+    return Shown(f"{name} is the package's again.")
+
+
+def parts_of(parts: str | Mapping[str, Function]) -> dict[str, Function]:
+    """The functions that `Llama.build(parts=...)` means: "mine", or a dict of slots.
+
+    Raises PartError where nothing is saved, or where something saved does not pass any more.
+    """
+    if not isinstance(parts, str):
+        return dict(parts)
+    if parts != "mine":
+        raise PartError(f'parts is {parts!r}; expected "mine", or a dict of functions for {", ".join(SLOTS)}')
+    items = saved()
+    for item in items:
+        if not item.passes:
+            says = item.error or (item.verdict.says if item.verdict else "")
+            remedy = f"mend it and promote it again, or forget it with teach.reset_mine({item.name!r})"
+            raise PartError(f"your {item.name} in {item.path} does not pass any more ({says}); {remedy}")
+    found = {item.name: item.function for item in items if item.function and item.name in SLOTS}
+    if not found:
+        raise PartError(
+            f"no part of the model in {folder()} yet: teach.promote_mine(rms_norm) in chapter 01 is a start"
+        )
+    return found
+
+
+def put_on(model: Transformer, parts: str | Mapping[str, Function]) -> Transformer:
+    """Let `model` run on the learner's parts; see `parts_of`."""
+    return install(model, parts_of(parts))
+
+
+def milestones(names: set[str]) -> list[str]:
+    """Sentences about what runs on these functions."""
+    return [sentence for _, needed, sentence in MILESTONES if needed <= names]
+
+
+def progress() -> Shown:
+    """How far you are: every exercise of the course, from what is saved and passes today."""
+    state = {item.name: item.passes for item in saved()}
+    by_chapter: dict[int, list[Exercise]] = {}
+    for exercise in exercises().values():
+        by_chapter.setdefault(exercise.chapter, []).append(exercise)
+    lines, rows = [], ""
+    for chapter, group in by_chapter.items():
+        marks = ["●" if state.get(e.name) else "✗" if e.name in state else "○" for e in group]
+        lines.append(f"{chapter:02} " + "  ".join(f"{mark} {e.name}" for mark, e in zip(marks, group)))
+        cells = " &nbsp; ".join(
+            f'<span style="color:{"#228833" if mark == "●" else "#cc6677" if mark == "✗" else "#888888"}">{mark}</span>'
+            f" <code>{e.name}</code>"
+            for mark, e in zip(marks, group)
+        )
+        rows += f'<tr><td>{chapter:02}</td><td style="text-align:left">{cells}</td></tr>'
+    done = sum(state.values())
+    total = sum(map(len, by_chapter.values()))
+    summary = f"{done} of {total} are yours"
+    reached = milestones({name for name, passes in state.items() if passes})
+    if reached:
+        summary += ": " + "; ".join(reached)
+    bar = (
+        '<div style="border:1px solid #888888;height:.7em;width:24em;max-width:100%">'
+        f'<div style="background:#228833;height:100%;width:{100 * done / max(total, 1):.0f}%"></div></div>'
+    )
+    page = f"{bar}<p>{html.escape(summary)}.</p><table>{rows}</table>"
+    return Shown("\n".join([f"{summary}.", *lines]), page)
+
+
+def _receipt(exercise: Exercise) -> Shown:
+    """What promotion brought: the place in the model, the milestones, and a sentence by a model that runs on it."""
+    lines = [f"{exercise.number} {exercise.name} is yours now."]
+    if exercise.name in SLOTS:
+        from minillama.storyteller import demo
+
+        items = mine()
+        llama = demo(device="cpu", parts=items)
+        names = ", ".join(items)
+        told = llama.text_completion(["Once upon a time"], temperature=0, max_gen_len=24)[0]["generation"]
+        lines.append(f"It is {SLOTS[exercise.name].place}. The demo model, running on your {names}:")
+        lines.append(f"“Once upon a time{told} ...”")
+        lines += [f"Milestone: {sentence}." for sentence in milestones(items.keys() & SLOTS.keys())]
+    page = "".join(f"<p>{marked(line)}</p>" for line in lines)
+    return Shown("\n".join(lines), f'<div style="border-left:4px solid #228833;padding-left:.8em">{page}</div>')
+
+
+def _find(name: str) -> Mine:
+    for item in saved():
+        if item.name == name:
+            return item
+    kept = ", ".join(item.name for item in saved()) or "none"
+    raise PartError(f"no {name} in {folder()}; yours so far: {kept}")
+
+
+def _save(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(name, path)
+
+
+def load(name: str, text: str, origin: str) -> Function:
+    """The function `name` that `text` defines. Raises PartError if there is none, or the text does not run."""
+    names: dict[str, Any] = {"__name__": f"my_minillama.{name}"}
+    try:
+        exec(compile(text, origin, "exec"), names)
+    except Exception as error:
+        raise PartError(f"{origin} does not run: {type(error).__name__}: {error}") from error
+    if not callable(names.get(name)):
+        raise PartError(f"{origin} defines no function {name}")
+    return names[name]
+
+
+def whole_source(function: Function) -> str:
+    """The source of `function` with the imports, constants and helpers of the notebook that it uses.
+
+    Raises PartError, naming it, for something that cannot be written down, such as a model made in the notebook.
+    """
+    imports: dict[str, None] = {}
+    pieces: dict[str, str] = {}
+    _gather(function, imports, pieces)
+    head = "\n".join(imports)
+    return (f"{head}\n\n\n" if head else "") + "\n\n\n".join(pieces.values()) + "\n"
+
+
+def _gather(thing: Any, imports: dict[str, None], pieces: dict[str, str]) -> None:
+    name = thing.__name__
+    if name in pieces:
+        return
+    if isinstance(thing, FunctionType) and thing.__code__.co_freevars:
+        inside = ", ".join(thing.__code__.co_freevars)
+        raise PartError(f"{name} uses {inside} of the function around it; write it at the top level of a cell")
+    try:
+        source = textwrap.dedent(inspect.getsource(thing)).rstrip()
+        tree = ast.parse(source)
+    except (OSError, TypeError, SyntaxError):
+        raise PartError(f"the source of {name} cannot be found; define it in a cell with `def {name}(...):`") from None
+    if not isinstance(tree.body[0], (ast.FunctionDef, ast.ClassDef)):
+        raise PartError(f"{name} is not written with `def`; write `def {name}(...):`")
+    namespace = thing.__globals__ if isinstance(thing, FunctionType) else vars(inspect.getmodule(thing))
+    pieces[name] = ""  # helpers may call each other
+    for used in _free_names(tree):
+        if used == name or used not in namespace:
+            continue
+        _write_down(name, used, namespace[used], thing, imports, pieces)
+    del pieces[name]
+    pieces[name] = source  # after what it needs
+
+
+def _write_down(name: str, used: str, value: Any, thing: Any, imports: dict[str, None], pieces: dict[str, str]) -> None:
+    if isinstance(value, ModuleType):
+        plain = "." not in value.__name__ and value.__name__ == used
+        imports[f"import {used}" if plain else f"import {value.__name__} as {used}"] = None
+    elif isinstance(value, (FunctionType, type)) and value.__module__ == thing.__module__:
+        if value.__name__ != used:
+            raise PartError(f"{name} uses {used}, another name for {value.__name__}; use that one")
+        _gather(value, imports, pieces)
+    elif isinstance(value, (bool, int, float, str, bytes, type(None))) or _plain(value):
+        pieces.setdefault(used, f"{used} = {value!r}")
+    elif isinstance(value, torch.dtype):
+        imports["import torch"] = None
+        pieces.setdefault(used, f"{used} = {value!r}")
+    elif callable(value) and getattr(value, "__qualname__", ".").isidentifier() and value.__module__:
+        original = value.__qualname__
+        imports[f"from {value.__module__} import {original}" + (f" as {used}" if used != original else "")] = None
+    else:
+        raise PartError(
+            f"{name} uses `{used}`, a {type(value).__name__} made in the notebook: it would not be there tomorrow. "
+            "Take it as an argument, or compute it inside"
+        )
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and all(
+        isinstance(v, (bool, int, float, str, type(None))) or _plain(v) for v in value
+    )
+
+
+def _free_names(tree: ast.AST) -> list[str]:
+    """Names that are read in `tree` and not made there, in order."""
+    made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    read = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return [name for name in dict.fromkeys(read) if name not in made and not hasattr(builtins, name)]

@@ -1,0 +1,1 @@
+"""Figures of the course, a module for each chapter: functions that take tensors or a model and return a `Picture`."""

@@ -1,0 +1,299 @@
+"""Where a learner's functions go in a living model.
+
+A slot is one function of the model, written so that it needs no class: `rms_norm(x, weight, eps)`. `run` is the model's
+forward pass with some of its slots filled by other functions and the rest left to the package. It works on any model,
+on every rank, with packed and quantized linears, because it only ever calls the model's own modules.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from minillama import attention as attention_module
+from minillama.attention import Remembers
+from minillama.transformer import Transformer, causal_mask
+
+Function = Callable[..., Any]
+Parts = Mapping[str, Function]
+
+
+class PartError(ValueError):
+    """A learner's part does not fit: the message says what the model gave, what it needs, and what it got."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One function that a learner can write. shapes: what goes in and what comes out, in the course's letters."""
+
+    signature: str
+    shapes: str
+    place: str
+    results: Callable[..., Sequence[torch.Tensor | tuple[tuple[int, ...], torch.dtype]]] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return self.signature.partition("(")[2].rstrip(")").split(", ")
+
+
+def _like(x: torch.Tensor, *_: Any, **__: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(tuple(x.shape), x.dtype)]
+
+
+def _table(dim: int, end: int, *_: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [((end, dim // 2), torch.complex64)]
+
+
+def _looks(positions: torch.Tensor, end: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [((*positions.shape, end), torch.bool)]
+
+
+def _slots(keys: torch.Tensor, values: torch.Tensor, *_: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [(tuple(keys.shape), keys.dtype), (tuple(values.shape), values.dtype)]
+
+
+SLOTS: dict[str, Slot] = {
+    "rms_norm": Slot("rms_norm(x, weight, eps)", "(..., D) -> (..., D)", "every norm in every layer", _like),
+    "rotation_table": Slot(
+        "rotation_table(dim, end, theta)", "-> (end, h/2) complex64", "the table of angles", _table
+    ),
+    "rotate": Slot(
+        "rotate(x, freqs_cis)", "(B, T, H, h), (T, h/2) or (B, T, h/2) -> (B, T, H, h)",
+        "every query and every key", _like,
+    ),
+    "may_look": Slot("may_look(positions, end)", "(T,) or (B, T) -> (..., T, S) bool", "every mask", _looks),
+    "attend": Slot(
+        "attend(xq, keys, values, mask)", "(B, T, H, h), (B, K, S, h) twice, (..., T, S) -> (B, T, H, h)",
+        "attention in every layer", _like,
+    ),
+    "remember": Slot(
+        "remember(keys, values, xk, xv, positions)", "(B, K, S, h) twice, (B, T, K, h) twice -> (B, K, S, h) twice",
+        "the cache of every layer", _slots,
+    ),
+    "swiglu": Slot("swiglu(x, w1, w2, w3)", "(..., D) -> (..., D)", "the feed-forward block of every layer", _like),
+    "block": Slot(
+        "block(x, attention, feed_forward, attention_norm, ffn_norm)", "(B, T, D) -> (B, T, D)", "every layer", _like
+    ),
+    "stack": Slot("stack(tokens, embed, blocks, norm)", "(B, T) -> (B, T, D)", "the way through the layers"),
+}  # fmt: skip
+
+# Not for learners: places where `ablate` reaches in. wq..wo stay the model's.
+INNER = {"turn_keys", "turn_values", "join_heads", "join_neurons"}
+OF_ATTENTION = {"rotate", "attend", "remember", "turn_keys", "turn_values", "join_heads"}
+
+
+def fitted(name: str, mine: Function) -> Function:
+    """`mine` for slot `name`: every result is looked at, and what goes wrong is said in the learner's terms.
+
+    Raises PartError for something that is no function or cannot be called with the slot's arguments.
+    """
+    slot = SLOTS[name]
+    if not callable(mine):
+        raise PartError(f"{name} is {mine!r}; expected a function {slot.signature}")
+    check_signature(name, mine, slot.names, slot.signature)
+
+    def call(*args: Any) -> Any:
+        try:
+            result = mine(*args)
+        except Exception as error:
+            raise PartError(f"your {name} stopped with {blame(error, mine)}") from error
+        if slot.results is not None:
+            check_result(name, slot.shapes, result, slot.results(*args))
+        return result
+
+    return call
+
+
+def check_signature(name: str, mine: Function, wanted: Sequence[str], shown: str) -> None:
+    """Raise PartError unless `mine` can be called with as many arguments as `wanted` has."""
+    try:
+        signature = inspect.signature(mine)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*wanted)
+    except TypeError:
+        own = f"{getattr(mine, '__name__', 'yours')}{signature}"
+        raise PartError(f"the model calls {shown}, and yours is {own}: take those {len(wanted)} arguments") from None
+
+
+def check_result(name: str, shapes: str, result: Any, wanted: Sequence[Any]) -> None:
+    """Raise PartError unless `result` has the shapes and dtypes that are `wanted`."""
+    if result is None or result is ...:
+        raise PartError(f"your {name} returned nothing: is there a `return`?")
+    results = result if isinstance(result, (tuple, list)) else [result]
+    if len(results) != len(wanted):
+        raise PartError(f"your {name} returned {len(results)} things; expected {len(wanted)} ({shapes})")
+    for got, (shape, dtype) in zip(results, wanted):
+        if not isinstance(got, torch.Tensor):
+            raise PartError(f"your {name} returned {type(got).__name__}; expected a tensor ({shapes})")
+        if tuple(got.shape) != shape:
+            hint = ": the axes are in another order" if sorted(got.shape) == sorted(shape) else ""
+            raise PartError(f"your {name} returned the shape {tuple(got.shape)}; expected {shape} ({shapes}){hint}")
+        if got.dtype != dtype:
+            raise PartError(f"your {name} returned {got.dtype}; expected {dtype}, the model goes on in it")
+
+
+def blame(error: BaseException, mine: Function) -> str:
+    """`error` in one line, with the line of `mine` that it came from."""
+    what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
+    code = getattr(mine, "__code__", None)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if code is not None and frame.filename == code.co_filename:
+            line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+            return f"{what}, at your line `{line}`" if line else what
+    return what
+
+
+def run(
+    model: Transformer,
+    parts: Parts,
+    tokens: torch.Tensor,
+    positions: torch.Tensor,
+    mask: torch.Tensor | None,
+    window: Sequence[Remembers] | None = None,
+    layers: Collection[int] | None = None,
+) -> torch.Tensor:
+    """`Transformer.stack` with `parts` in place of the model's own: tokens (B, T) -> (B, T, D).
+
+    layers: those that take part, the norm after the last not being one; None: all, and that norm too.
+    """
+    T = tokens.shape[1]
+    end = T if window is None else window[0].keys.shape[2]  # type: ignore[attr-defined]
+    table = parts["rotation_table"](model) if "rotation_table" in parts else model.freqs_cis
+    freqs_cis = table.to(tokens.device)[positions]  # (T, h/2) or (B, T, h/2)
+    if "may_look" in parts:
+        looks = parts["may_look"](positions, end)  # (T, S) or (B, T, S)
+        mask = looks if looks.dim() == 4 else looks.view(-1, 1, *looks.shape[-2:])  # (B or 1, 1, T, S)
+
+    blocks = []
+    everywhere = parts
+    layer: Any
+    for i, layer in enumerate(model.layers):
+        parts = everywhere if layers is None or i in layers else {}
+        cache = None if window is None else window[i]
+        attention = layer.attention if not OF_ATTENTION & parts.keys() else partial(_attention, parts, layer.attention)
+        attention = partial(attention, positions=positions, freqs_cis=freqs_cis, mask=mask, cache=cache)
+        feed_forward = partial(_feed_forward, parts, layer.feed_forward)
+        norms = [partial(_norm, parts, norm) for norm in (layer.attention_norm, layer.ffn_norm)]
+        blocks.append(partial(parts.get("block", _block), *_held(attention, feed_forward, *norms)))
+    norm = partial(_norm, everywhere if layers is None else {}, model.norm)
+    return everywhere.get("stack", _stack)(tokens, model.tok_embeddings, [_first(block) for block in blocks], norm)
+
+
+def _held(*args: Any) -> tuple[Any, ...]:
+    return args
+
+
+def _first(block: partial[Any]) -> Function:
+    """A block as a function of x alone; x is its first argument and the rest is held."""
+    return lambda x: block.func(x, *block.args)
+
+
+def _block(x: torch.Tensor, attention: Function, feed_forward: Function, first: Function, second: Function) -> Any:
+    h = x + attention(first(x))
+    return h + feed_forward(second(h))
+
+
+def _stack(tokens: torch.Tensor, embed: Function, blocks: Sequence[Function], norm: Function) -> Any:
+    h = embed(tokens)
+    for block in blocks:
+        h = block(h)
+    return norm(h)
+
+
+def _norm(parts: Parts, norm: Any, x: torch.Tensor) -> Any:
+    return parts["rms_norm"](x, norm.weight, norm.eps) if "rms_norm" in parts else norm(x)
+
+
+def _feed_forward(parts: Parts, block: Any, x: torch.Tensor) -> Any:
+    w2 = partial(parts["join_neurons"], block.w2) if "join_neurons" in parts else block.w2
+    if "swiglu" in parts:
+        return parts["swiglu"](x, block.w1, w2, block.w3)
+    return block(x) if w2 is block.w2 else w2(F.silu(block.w1(x)) * block.w3(x))
+
+
+def _attention(
+    parts: Parts,
+    module: Any,
+    x: torch.Tensor,
+    positions: torch.Tensor,
+    freqs_cis: torch.Tensor,
+    mask: torch.Tensor | None,
+    cache: Any,
+) -> Any:
+    B, T, _ = x.shape
+    xq, xk, xv = (w(x).view(B, T, -1, module.head_dim) for w in (module.wq, module.wk, module.wv))
+    before = xk
+    if "rotate" in parts:
+        xq, xk = parts["rotate"](xq, freqs_cis), parts["rotate"](xk, freqs_cis)
+    else:
+        xq, xk = attention_module.apply_rotary_emb(xq, xk, freqs_cis)
+    if "turn_keys" in parts:
+        xk = parts["turn_keys"](before, freqs_cis)
+    if "turn_values" in parts:
+        xv = parts["turn_values"](xv, freqs_cis)
+    if cache is None:
+        keys, values = xk.transpose(1, 2), xv.transpose(1, 2)  # (B, T, K, h) -> (B, K, T, h)
+    elif "remember" in parts:
+        keys, values = parts["remember"](cache.keys, cache.values, xk.detach(), xv.detach(), positions)
+    else:
+        keys, values = cache.update(xk, xv, positions)  # (B, K, S, h)
+    if mask is None:  # said in full: a learner's function need not know what its absence means
+        mask = causal_mask(positions, keys.shape[2])
+    out = parts.get("attend", attend)(xq, keys, values, mask)  # (B, T, H, h)
+    wo = partial(parts["join_heads"], module.wo) if "join_heads" in parts else module.wo
+    return wo(out.reshape(B, T, -1))
+
+
+def attend(xq: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The package's attention as the slot asks for it, through torch's own operation."""
+    out = F.scaled_dot_product_attention(xq.transpose(1, 2), keys, values, attn_mask=mask, enable_gqa=True)
+    return out.transpose(1, 2)  # (B, H, T, h) -> (B, T, H, h)
+
+
+def ready(parts: Parts) -> Parts:
+    """`parts`, checked one by one, as `run` takes them. Raises PartError for a name that is no slot's."""
+    unknown = sorted(parts.keys() - SLOTS.keys())
+    if unknown:
+        raise PartError(f"{', '.join(unknown)}: no such part; there are {', '.join(SLOTS)}")
+    made = {name: fitted(name, mine) for name, mine in parts.items()}
+    if "rotation_table" in made:
+        made["rotation_table"] = _once(made["rotation_table"])
+    return made
+
+
+def _once(table: Function) -> Function:
+    """The table of a model, computed when it is first asked for."""
+    kept: dict[tuple[int, int, float], torch.Tensor] = {}
+
+    def of(model: Transformer) -> torch.Tensor:
+        a = model.args
+        key = (a.head_dim, a.max_seq_len, a.rope_theta)
+        if key not in kept:
+            kept[key] = table(*key)
+        return kept[key]
+
+    return of
+
+
+def install(model: Transformer, parts: Parts) -> Transformer:
+    """Let `model` run on `parts` from now on."""
+    made = ready(parts)
+    model.stack = MethodType(lambda self, *args, **kwargs: run(self, made, *args, **kwargs), model)  # type: ignore[method-assign]
+    return model
+
+
+def uninstall(model: nn.Module) -> None:
+    """Give `model` its own parts back."""
+    model.__dict__.pop("stack", None)

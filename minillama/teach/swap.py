@@ -1,0 +1,184 @@
+"""`swapped`: run any trained model with a learner's pieces, for as long as a `with` block lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from minillama import attention, feed_forward, kv_cache, norm, rope, transformer
+from minillama.args import ModelArgs
+from minillama.teach import slots
+from minillama.teach.slots import SLOTS, PartError
+
+Module = Any
+
+# The promoted classes, and how the arguments of each are read off one that is at work.
+MODULES: dict[str, tuple[type[nn.Module], str, Callable[[Module], tuple[Any, ...]]]] = {
+    "RMSNorm": (norm.RMSNorm, "forward", lambda m: (len(m.weight), m.eps)),
+    "FeedForward": (feed_forward.FeedForward, "forward", lambda m: (m.w1.in_features, m.w1.out_features)),
+    "Attention": (attention.Attention, "forward", lambda m: (_args_of(m),)),
+    "TransformerBlock": (
+        transformer.TransformerBlock, "forward", lambda m: (_args_of(m.attention, m.feed_forward, m.ffn_norm.eps),),
+    ),
+    "Transformer": (transformer.Transformer, "stack", lambda m: (m.args,)),
+}  # fmt: skip
+# Functions of the package that are slots under another name.
+SAME_AS = {"precompute_freqs_cis": "rotation_table", "causal_mask": "may_look"}
+# What is looked up by its name whenever it is used, so that the name is all there is to change.
+BY_NAME: dict[str, Any] = {
+    "apply_rotary_emb": rope.apply_rotary_emb,
+    "LayerCache": kv_cache.LayerCache,
+    "KVCache": kv_cache.KVCache,
+}
+
+
+@contextlib.contextmanager
+def swapped(**pieces: Any) -> Iterator[None]:
+    """`with swapped(RMSNorm=Mine, rotate=mine): ...` runs every model on the given pieces, then restores everything.
+
+    A name is one of the package's (RMSNorm, Attention, FeedForward, TransformerBlock, Transformer, apply_rotary_emb,
+    precompute_freqs_cis, causal_mask, LayerCache, KVCache) or a slot's (`slots.SLOTS`: rms_norm, rotate, attend, ...).
+    Models that are there already take part: a class is given the trained weights of each module it stands in for.
+    Raises PartError, before anything is changed, for unknown names and signatures that do not fit; inside the block,
+    for results of a wrong shape or dtype.
+    """
+    known = [*MODULES, *SAME_AS, *BY_NAME, *SLOTS]
+    unknown = [name for name in pieces if name not in known]
+    if unknown or not pieces:
+        raise PartError(f"{', '.join(unknown) or 'nothing'} cannot be swapped; there are {', '.join(known)}")
+    undo = contextlib.ExitStack()
+    with undo:
+        filled: dict[str, Any] = {}
+        changes: list[tuple[Any, str, Any]] = []
+        for name, piece in pieces.items():
+            if name in MODULES:
+                changes.append(_stand_in(name, piece))
+            elif name in BY_NAME:
+                changes += _renamed(name, piece)
+            else:
+                filled[SAME_AS.get(name, name)] = piece
+        if filled:
+            parts = slots.ready(filled)
+
+            def stack(self: transformer.Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
+                return slots.run(self, parts, *args, **kwargs)
+
+            changes.append((transformer.Transformer, "stack", stack))
+        for owner, attribute, value in changes:
+            undo.callback(setattr, owner, attribute, getattr(owner, attribute))
+            setattr(owner, attribute, value)
+        yield
+
+
+def _stand_in(name: str, mine: Any) -> tuple[type, str, Callable[..., Any]]:
+    """The method of the package's class that hands its work to an instance of `mine` with the same weights."""
+    ours, method, arguments = MODULES[name]
+    if not (isinstance(mine, type) and issubclass(mine, nn.Module)):
+        slot = {"RMSNorm": "rms_norm", "FeedForward": "swiglu", "Attention": "attend"}.get(name)
+        instead = f"; for a function use swapped({slot}=...)" if slot else ""
+        raise PartError(f"{name} is a class, and yours is {mine!r}; expected a class made from nn.Module{instead}")
+    if not inspect.isfunction(getattr(mine, method, None)) or getattr(mine, method) is nn.Module.forward:
+        raise PartError(f"your {name} has no method `{method}`")
+    parameters = list(inspect.signature(getattr(ours, method)).parameters)[1:]
+    needed = [p for p in parameters if inspect.signature(getattr(ours, method)).parameters[p].default is inspect._empty]
+    slots.check_signature(name, _unbound(getattr(mine, method)), needed, f"{name}.{method}({', '.join(needed)})")
+    original = getattr(ours, method)
+    made: weakref.WeakKeyDictionary[nn.Module, nn.Module] = weakref.WeakKeyDictionary()
+
+    def handed_on(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if type(self) is not ours:  # a subclass that asks its parent means the parent
+            return original(self, *args, **kwargs)
+        if self not in made:
+            made[self] = adopt(name, mine, self, arguments(self))
+        stand_in = made[self]
+        try:
+            result = getattr(stand_in, method)(*args, **kwargs)
+        except PartError:
+            raise
+        except Exception as error:
+            raise PartError(f"your {name} stopped with {slots.blame(error, getattr(mine, method))}") from error
+        if method == "forward":
+            x = args[0] if args else next(iter(kwargs.values()))
+            slots.check_result(name, "the shape and dtype of x", result, [(tuple(x.shape), x.dtype)])
+        return result
+
+    return ours, method, handed_on
+
+
+def adopt(name: str, mine: type[nn.Module], ours: nn.Module, arguments: tuple[Any, ...]) -> nn.Module:
+    """A `mine` that holds the very parameters and submodules of `ours`. Raises PartError where their names differ."""
+    try:
+        with torch.device("meta"):
+            made = mine(*arguments)
+    except Exception as error:
+        shown = ", ".join("args" if isinstance(a, ModelArgs) else repr(a) for a in arguments)
+        raise PartError(f"{name}({shown}) could not be made: {slots.blame(error, mine.__init__)}") from error
+    holders: list[tuple[str, Any, Any]] = [
+        ("parameter", ours._parameters, made._parameters),
+        ("submodule", ours._modules, made._modules),
+    ]
+    for kind, theirs, own in holders:
+        if theirs.keys() != own.keys():
+            lacks, extra = sorted(theirs.keys() - own.keys()), sorted(own.keys() - theirs.keys())
+            raise PartError(
+                f"your {name} has the {kind}s {', '.join(own) or 'none'}, and the trained weights come under the names "
+                f"{', '.join(theirs) or 'none'}"
+                + (f"; it lacks {', '.join(lacks)}" if lacks else "")
+                + (f"; nothing was trained for {', '.join(extra)}" if extra else "")
+            )
+        own.update(theirs)
+    if lost := [key for key, buffer in made._buffers.items() if buffer is not None and buffer.is_meta]:
+        raise PartError(f"your {name} computes {', '.join(lost)} when it is made; compute it when it is used")
+    if name == "Transformer":
+        made.freqs_cis = ours.freqs_cis
+    return made.train(ours.training)
+
+
+def _renamed(name: str, mine: Any) -> list[tuple[Any, str, Any]]:
+    """Every module of the package that knows `name`, with `mine` for it."""
+    ours = BY_NAME[name]
+    if isinstance(ours, type):
+        if not isinstance(mine, type):
+            raise PartError(f"{name} is a class, and yours is {mine!r}; expected a class")
+        new: Any = mine
+    else:
+        wanted = list(inspect.signature(ours).parameters)
+        shown = f"{name}({', '.join(wanted)})"
+        if not callable(mine):
+            raise PartError(f"{name} is {mine!r}; expected a function {shown}")
+        slots.check_signature(name, mine, wanted, shown)
+
+        def new(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> Any:
+            try:
+                result = mine(xq, xk, freqs_cis)
+            except Exception as error:
+                raise PartError(f"your {name} stopped with {slots.blame(error, mine)}") from error
+            wanted = [(tuple(x.shape), x.dtype) for x in (xq, xk)]
+            slots.check_result(name, "queries and keys, each in its own shape and dtype", result, wanted)
+            return result
+
+    modules = [module for key, module in sys.modules.items() if key == "minillama" or key.startswith("minillama.")]
+    return [(module, name, new) for module in modules if getattr(module, "__dict__", {}).get(name) is ours]
+
+
+def _unbound(method: FunctionType) -> Callable[..., Any]:
+    """`method` with `self` filled in, for a look at the rest of its signature."""
+    return method.__get__(object())
+
+
+def _args_of(attention: Module, feed_forward: Module = None, norm_eps: float = 1e-5) -> ModelArgs:
+    """ModelArgs that give modules of these widths."""
+    dim, head_dim = attention.wq.in_features, attention.head_dim
+    hidden = feed_forward.w1.out_features if feed_forward is not None else dim
+    return ModelArgs(
+        dim=dim, n_layers=1, n_heads=dim // head_dim, n_kv_heads=attention.wk.out_features // head_dim,
+        multiple_of=hidden, ffn_dim_multiplier=0.5 * hidden / int(8 * dim / 3), norm_eps=norm_eps,
+    )  # fmt: skip

@@ -1,0 +1,105 @@
+"""Every classic wrong answer is rejected with its own diagnosis; right ones pass, however they are written."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import misconceptions
+import pytest
+
+from minillama.teach.exercise import Exercise, exercises
+
+CHAPTERS = [importlib.import_module(f"misconceptions.{m.name}") for m in pkgutil.iter_modules(misconceptions.__path__)]
+EXERCISES = exercises()
+
+
+def wrong() -> list[Any]:
+    return [*_wrong()]
+
+
+def right() -> list[Any]:
+    return [*_right()]
+
+
+def _wrong() -> Iterator[Any]:
+    for chapter in CHAPTERS:
+        for name, answers in chapter.WRONG.items():
+            for diagnosis, answer in answers.items():
+                yield pytest.param(EXERCISES[name], diagnosis, answer, id=f"{name}: {diagnosis}")
+
+
+def _right() -> Iterator[Any]:
+    for name, exercise in EXERCISES.items():
+        yield pytest.param(exercise, exercise.answer, id=f"{name}: the worked answer")
+    for chapter in CHAPTERS:
+        for name, answers in chapter.RIGHT.items():
+            for answer in answers:
+                yield pytest.param(EXERCISES[name], answer, id=f"{name}: {answer.__name__}")
+
+
+def stubs() -> list[Callable[..., Any]]:
+    def unfinished(*_: Any) -> None:
+        raise NotImplementedError
+
+    return [lambda *_: None, lambda *_: ..., unfinished]
+
+
+@pytest.mark.parametrize("exercise, diagnosis, answer", wrong())
+def test_a_classic_wrong_answer_is_rejected_by_its_name(
+    exercise: Exercise, diagnosis: str, answer: Callable[..., Any]
+) -> None:
+    verdict = exercise(answer)
+    assert (verdict.ok, verdict.diagnosis) == (False, diagnosis), verdict.says
+    own = [m.says for m in exercise.mistakes if m.name == diagnosis]
+    assert any(verdict.says.startswith(says) for says in own)
+
+
+@pytest.mark.parametrize("exercise, answer", right())
+def test_a_right_answer_passes_however_it_is_written(exercise: Exercise, answer: Callable[..., Any]) -> None:
+    verdict = exercise(answer)
+    assert verdict.ok is True, verdict.says
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_a_stub_is_not_yet_and_gets_the_first_hint(exercise: Exercise) -> None:
+    for stub in stubs():
+        verdict = exercise(stub)
+        assert verdict.ok is None
+        assert exercise.hints[0] in repr(verdict)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_whatever_is_handed_in_the_check_says_something_and_never_raises(exercise: Exercise) -> None:
+    def stops(*_: Any) -> Any:
+        raise RuntimeError("halfway")
+
+    for thing in (None, 3, "text", int, print, lambda: 1, lambda *_: "text", lambda *_: [], lambda *_: {}, stops):
+        verdict = exercise(thing)
+        assert verdict.ok is not True
+        assert len(verdict.says) > 20
+        assert verdict._repr_html_().startswith("<div")
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_an_exercise_knows_five_mistakes_and_every_one_has_an_example(exercise: Exercise) -> None:
+    known = {mistake.name for mistake in exercise.mistakes}
+    shown = {name for chapter in CHAPTERS for name in chapter.WRONG.get(exercise.name, {})}
+    assert len(known) >= 5
+    assert known == shown
+    assert len({mistake.says for mistake in exercise.mistakes}) == len(known), "two mistakes with one diagnosis"
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+def test_the_hints_lead_to_the_worked_answer(exercise: Exercise) -> None:
+    assert len(exercise.hints) >= 3
+    texts = [repr(exercise.hint(number)) for number in range(1, len(exercise.hints) + 1)]
+    assert len(set(texts)) == len(texts)
+    assert f"def {exercise.answer.__name__}" in repr(exercise.hint(len(texts) + 1))
+    assert exercise.answer.__name__ == exercise.name
+
+
+def test_the_course_has_sixty_wrong_answers_to_tell_apart() -> None:
+    assert sum(len(answers) for chapter in CHAPTERS for answers in chapter.WRONG.values()) >= 60
