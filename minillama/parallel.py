@@ -26,7 +26,7 @@ SPLIT_OUT = {"wq": 0, "wk": 0, "wv": 0, "w1": 0, "w3": 0, "output": 0}
 SPLIT_IN = {"wo": 1, "w2": 1, "tok_embeddings": 1}
 SPLIT_DIM = SPLIT_OUT | SPLIT_IN
 
-T = TypeVar("T")
+Thing = TypeVar("Thing")
 
 
 def split_dim(key: str) -> int | None:
@@ -148,7 +148,7 @@ def same_everywhere(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def tell_everyone(thing: T) -> T:
+def tell_everyone(thing: Thing) -> Thing:
     """Rank 0's `thing` (any small object) on every rank: what was typed on one keyboard."""
     if world_size() == 1:
         return thing

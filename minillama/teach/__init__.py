@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from minillama.teach.exercise import check
     from minillama.teach.exploring import explore
     from minillama.teach.figures import picture
-    from minillama.teach.own import diff_mine, mine, my_parts, progress, promote_mine, reset_mine
+    from minillama.teach.own import diff_mine, mine, my_parts, progress, promote_mine, reset_mine, worked
     from minillama.teach.receipts import receipt
     from minillama.teach.swap import swapped
     from minillama.teach.watch import watching
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ablate", "ablations", "check", "compare_table", "diff_mine", "explore", "held_out", "ledger", "mine", "my_parts",
     "picture", "progress", "promote_mine", "receipt", "reset_mine", "swapped", "watching",
+    "worked",
 ]  # fmt: skip
 
 # Fetched when first asked for, as in `minillama`: parts="mine" needs no matplotlib, and a plot no exercises.
@@ -24,7 +25,7 @@ _HOME = {
     "ablate": "breaking", "ablations": "breaking", "compare_table": "breaking", "held_out": "breaking",
     "check": "exercise", "explore": "exploring", "ledger": "accounts", "picture": "figures", "diff_mine": "own",
     "mine": "own", "my_parts": "own", "progress": "own", "promote_mine": "own", "reset_mine": "own",
-    "receipt": "receipts", "swapped": "swap", "watching": "watch",
+    "receipt": "receipts", "swapped": "swap", "watching": "watch", "worked": "own",
 }  # fmt: skip
 
 

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ipywidgets as widgets
+from traitlets import TraitError
 
+from minillama.teach.exercise import marked
 from minillama.teach.figures import Picture
+from minillama.teach.slots import blame
 
 STYLE = {"description_width": "initial"}
 
@@ -18,11 +21,14 @@ class Explorer(widgets.VBox):
     def __init__(self, draw: Callable[..., Picture], controls: dict[str, widgets.Widget]):
         self.draw = draw
         self.controls = controls
-        self.first = draw(**self.values())
-        self.view = widgets.Image(value=self.first.png(), format="png", layout={"max_width": "100%"})
+        self.first = self._drawn()
+        self.view = widgets.Image(
+            value=self.first.png(), format="png", tooltip=self.first.alt, layout={"max_width": "100%"}
+        )
+        self.message = widgets.HTML()  # empty while all is well
         self.view.add_class("minillama-view")
         row = widgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
-        super().__init__([row, self.view])
+        super().__init__([row, self.view, self.message])
         self.add_class("minillama-explore")
         for control in controls.values():
             control.observe(self._moved, "value")
@@ -30,8 +36,20 @@ class Explorer(widgets.VBox):
     def values(self) -> dict[str, Any]:
         return {name: control.value for name, control in self.controls.items()}
 
+    def _drawn(self) -> Picture:
+        drawn = self.draw(**self.values())
+        if not isinstance(drawn, Picture):
+            raise ValueError(f"draw returned {type(drawn).__name__}; expected a figure made by `teach.picture`")
+        return drawn
+
     def _moved(self, _: Any) -> None:
-        self.view.value = self.draw(**self.values()).png()
+        try:
+            drawn = self._drawn()
+            self.view.value, self.view.tooltip = drawn.png(), drawn.alt
+            self.message.value = ""
+        except Exception as error:  # a widget's callback has nowhere else to say it
+            at = ", ".join(f"{name} = {value!r}" for name, value in self.values().items())
+            self.message.value = marked(f"No picture for {at}: {blame(error, self.draw)}. The last one stays.")
 
     def _repr_mimebundle_(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         bundle = super()._repr_mimebundle_(**options)
@@ -52,20 +70,28 @@ def explore(draw: Callable[..., Picture], **controls: Any) -> Explorer:
 
 def _control(name: str, given: Any) -> widgets.Widget:
     label = name.replace("_", " ")
-    if isinstance(given, widgets.Widget):
+    if isinstance(given, widgets.Widget) and given.has_trait("value"):
         return given
     if isinstance(given, bool):
         return widgets.Checkbox(value=given, description=label, indent=False)
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], (list, dict)):
         control = _control(name, given[0])
-        control.value = given[1]
+        try:
+            control.value = given[1]
+        except TraitError:
+            raise ValueError(f"the control {name} starts at {given[1]!r}, which is none of {given[0]!r}") from None
         return control
     if isinstance(given, tuple):
+        whole = len(given) in (2, 3) and all(type(v) is int for v in given)
+        if not whole or given[0] > given[1] or not given[0] <= given[-1] <= given[1]:
+            raise ValueError(
+                f"the control {name} is {given!r}; expected whole numbers (least, most) or (least, most, start between)"
+            )
         least, most, *start = given
         return widgets.IntSlider(
             min=least, max=most, value=start[0] if start else least, description=label, style=STYLE
         )
-    if isinstance(given, dict):
+    if isinstance(given, dict) and given:
         return widgets.Dropdown(options=list(given.items()), description=label, style=STYLE)
     if isinstance(given, Sequence) and given and all(isinstance(v, (int, float)) for v in given):
         return widgets.SelectionSlider(options=given, description=label, style=STYLE)

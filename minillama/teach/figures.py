@@ -54,6 +54,8 @@ def picture(
 
     width, height: inches, at 100 pixels each; 7.5 fits a notebook's page. options: those of `Figure.subplots`.
     """
+    if not alt.strip():
+        raise ValueError("a picture needs alt: what someone who cannot see it should know")
     fig = Picture(figsize=(width, height), layout="constrained", facecolor="white")
     fig.alt = alt
     axes = fig.subplots(rows, columns, **options)

@@ -6,11 +6,14 @@ The folder is all there is: what is in it, and whether it still passes, is looke
 from __future__ import annotations
 
 import ast
-import builtins
 import difflib
 import html
 import inspect
+import linecache
+import math
 import os
+import symtable
+import sys
 import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
@@ -75,7 +78,7 @@ class Shown:
 def folder() -> Path:
     """Where the functions are kept: $MY_MINILLAMA, or `my_minillama` in the checkout, or in the current folder."""
     if named := os.environ.get(FOLDER):
-        return Path(named)
+        return Path(named).expanduser()
     checkout = Path(__file__).resolve().parents[2]
     return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "my_minillama"
 
@@ -88,7 +91,10 @@ def promote_mine(function: Function) -> Verdict | Shown:
     name = getattr(function, "__name__", None)
     known = exercises()
     if name not in known:
-        raise PartError(f"{name or function!r} is no exercise of the course; there are {', '.join(known)}")
+        raise PartError(
+            f"{name or repr(function)} is no exercise of the course; write `def name(...):`, where name is one of "
+            f"{', '.join(known)}"
+        )
     exercise = known[name]
     verdict = exercise(function)
     if verdict.ok is not True:
@@ -104,6 +110,11 @@ def promote_mine(function: Function) -> Verdict | Shown:
 def mine() -> dict[str, Function]:
     """Your functions that run in a model, for `teach.swapped(**teach.mine())`. Empty before the first is promoted."""
     return {item.name: item.function for item in saved() if item.passes and item.function and item.name in SLOTS}
+
+
+def worked() -> dict[str, Function]:
+    """The worked answers that run in a model, for `teach.swapped(**(teach.worked() | teach.mine()))`."""
+    return {name: exercise.answer for name, exercise in exercises().items() if name in SLOTS}
 
 
 def saved() -> list[Mine]:
@@ -126,7 +137,9 @@ def my_parts() -> Shown:
     """What is yours so far, whether it still passes, and what runs on it."""
     items = saved()
     if not items:
-        return Shown(f"Nothing is yours yet: `teach.promote_mine(rms_norm)` keeps a finished function in {folder()}.")
+        return Shown(
+            f"Nothing is yours yet: `teach.promote_mine(rms_norm)` keeps a finished function in {folder().name}/."
+        )
     lines, rows = [], ""
     for item in items:
         state = "passes" if item.passes else f"does not pass: {item.error or (item.verdict and item.verdict.says)}"
@@ -142,7 +155,7 @@ def my_parts() -> Shown:
 def diff_mine(name: str) -> Shown:
     """Your function beside the worked answer, as a diff."""
     item = _find(name)
-    theirs = item.path.read_text(encoding="utf-8").splitlines(keepends=True)
+    theirs = item.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
     ours = (source_of(exercises()[name].answer) + "\n").splitlines(keepends=True)
     lines = difflib.unified_diff(ours, theirs, "the worked answer", "yours")
     return Shown("".join(lines) or f"{name}: yours is the worked answer, to the letter.")
@@ -160,7 +173,7 @@ def parts_of(parts: str | Mapping[str, Function]) -> dict[str, Function]:
 
     Raises PartError where nothing is saved, or where something saved does not pass any more.
     """
-    if not isinstance(parts, str):
+    if isinstance(parts, Mapping):
         return dict(parts)
     if parts != "mine":
         raise PartError(f'parts is {parts!r}; expected "mine", or a dict of functions for {", ".join(SLOTS)}')
@@ -227,10 +240,13 @@ def _receipt(exercise: Exercise) -> Shown:
         items = mine()
         llama = demo(device="cpu", parts=items)
         names = ", ".join(items)
-        told = llama.text_completion(["Once upon a time"], temperature=0, max_gen_len=24)[0]["generation"]
         lines.append(f"It is {SLOTS[exercise.name].place}. The demo model, running on your {names}:")
-        lines.append(f"“Once upon a time{told} ...”")
-        lines += [f"Milestone: {sentence}." for sentence in milestones(items.keys() & SLOTS.keys())]
+        try:
+            told = llama.text_completion(["Once upon a time"], temperature=0, max_gen_len=24)[0]["generation"]
+            lines.append(f"“Once upon a time{told} ...”")
+        except PartError as error:
+            lines.append(f"it stops there: {error}")
+        lines += [f"Milestone: {sentence}." for sentence in milestones(set(items))]
     page = "".join(f"<p>{marked(line)}</p>" for line in lines)
     return Shown("\n".join(lines), f'<div style="border-left:4px solid #228833;padding-left:.8em">{page}</div>')
 
@@ -255,8 +271,9 @@ def load(name: str, text: str, origin: str) -> Function:
     """The function `name` that `text` defines. Raises PartError if there is none, or the text does not run."""
     names: dict[str, Any] = {"__name__": f"my_minillama.{name}"}
     try:
+        linecache.checkcache(origin)  # a message that shows a line shows it as it is today
         exec(compile(text, origin, "exec"), names)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PartError(f"{origin} does not run: {type(error).__name__}: {error}") from error
     if not callable(names.get(name)):
         raise PartError(f"{origin} defines no function {name}")
@@ -276,45 +293,59 @@ def whole_source(function: Function) -> str:
 
 
 def _gather(thing: Any, imports: dict[str, None], pieces: dict[str, str]) -> None:
-    name = thing.__name__
+    name, inner = thing.__name__, inspect.unwrap(thing)
     if name in pieces:
         return
-    if isinstance(thing, FunctionType) and thing.__code__.co_freevars:
-        inside = ", ".join(thing.__code__.co_freevars)
-        raise PartError(f"{name} uses {inside} of the function around it; write it at the top level of a cell")
+    if isinstance(inner, FunctionType) and (inside := [v for v in inner.__code__.co_freevars if v != "__class__"]):
+        raise PartError(
+            f"{name} uses {', '.join(inside)} of the function around it; write it at the top level of a cell"
+        )
     try:
-        source = textwrap.dedent(inspect.getsource(thing)).rstrip()
+        source = _source(inner)
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError):
-        raise PartError(f"the source of {name} cannot be found; define it in a cell with `def {name}(...):`") from None
+        raise PartError(f"the source of {name} cannot be found; write it in a cell, at its top level") from None
     if not isinstance(tree.body[0], (ast.FunctionDef, ast.ClassDef)):
         raise PartError(f"{name} is not written with `def`; write `def {name}(...):`")
-    namespace = thing.__globals__ if isinstance(thing, FunctionType) else vars(inspect.getmodule(thing))
+    namespace = inner.__globals__ if isinstance(inner, FunctionType) else vars(sys.modules[inner.__module__])
     pieces[name] = ""  # helpers may call each other
-    for used in _free_names(tree):
-        if used == name or used not in namespace:
-            continue
-        _write_down(name, used, namespace[used], thing, imports, pieces)
+    for used in _free_names(source):
+        if used != name and used in namespace:
+            _write_down(name, used, namespace[used], inner, imports, pieces)
     del pieces[name]
     pieces[name] = source  # after what it needs
 
 
+def _source(thing: Any) -> str:
+    """As `inspect.getsource`, which finds no class of a notebook before Python 3.13: its methods tell the cell."""
+    if isinstance(thing, type):
+        for method in vars(thing).values():
+            lines = linecache.getlines(method.__code__.co_filename) if isinstance(method, FunctionType) else []
+            for node in ast.parse("".join(lines)).body:
+                if isinstance(node, ast.ClassDef) and node.name == thing.__name__:
+                    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                    return "".join(lines[first - 1 : node.end_lineno]).rstrip()
+    return textwrap.dedent(inspect.getsource(thing)).rstrip()
+
+
 def _write_down(name: str, used: str, value: Any, thing: Any, imports: dict[str, None], pieces: dict[str, str]) -> None:
+    home = getattr(value, "__module__", None)
     if isinstance(value, ModuleType):
         plain = "." not in value.__name__ and value.__name__ == used
         imports[f"import {used}" if plain else f"import {value.__name__} as {used}"] = None
-    elif isinstance(value, (FunctionType, type)) and value.__module__ == thing.__module__:
+    elif isinstance(inspect.unwrap(value) if callable(value) else value, (FunctionType, type)) and (
+        home in (thing.__module__, "__main__") or str(home).startswith("my_minillama.")
+    ):
         if value.__name__ != used:
             raise PartError(f"{name} uses {used}, another name for {value.__name__}; use that one")
         _gather(value, imports, pieces)
-    elif isinstance(value, (bool, int, float, str, bytes, type(None))) or _plain(value):
-        pieces.setdefault(used, f"{used} = {value!r}")
+    elif _plain(value):
+        pieces.setdefault(used, f"{used} = {_written(value)}")
     elif isinstance(value, torch.dtype):
         imports["import torch"] = None
         pieces.setdefault(used, f"{used} = {value!r}")
-    elif callable(value) and getattr(value, "__qualname__", ".").isidentifier() and value.__module__:
-        original = value.__qualname__
-        imports[f"from {value.__module__} import {original}" + (f" as {used}" if used != original else "")] = None
+    elif (found := _importable(value, used)) is not None:
+        imports[f"from {found[0]} import {found[1]}" + (f" as {used}" if used != found[1] else "")] = None
     else:
         raise PartError(
             f"{name} uses `{used}`, a {type(value).__name__} made in the notebook: it would not be there tomorrow. "
@@ -322,15 +353,39 @@ def _write_down(name: str, used: str, value: Any, thing: Any, imports: dict[str,
         )
 
 
+def _importable(value: Any, used: str) -> tuple[str, str] | None:
+    """The module that has `value`, and its name there. Functions of C do not know their module."""
+    for module in (getattr(value, "__module__", None), "torch", "torch.nn.functional", "typing"):
+        for name in (getattr(value, "__name__", None), used):
+            known = vars(sys.modules[module]) if module in sys.modules and module != "__main__" else {}
+            if module and isinstance(name, str) and known.get(name) is value:
+                return module, name
+    return None
+
+
 def _plain(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(
-        isinstance(v, (bool, int, float, str, type(None))) or _plain(v) for v in value
-    )
+    if type(value) in (tuple, list):
+        return all(map(_plain, value))
+    return type(value) in (bool, int, float, str, bytes, type(None))
 
 
-def _free_names(tree: ast.AST) -> list[str]:
-    """Names that are read in `tree` and not made there, in order."""
-    made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-    read = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    return [name for name in dict.fromkeys(read) if name not in made and not hasattr(builtins, name)]
+def _written(value: Any) -> str:
+    if type(value) in (tuple, list):
+        inside = ", ".join(map(_written, value))
+        return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' * (len(value) == 1)})"
+    return f"float({str(value)!r})" if value != value or value in (math.inf, -math.inf) else repr(value)
+
+
+def _free_names(source: str) -> list[str]:
+    """Names that `source` takes from the module around it, for its code, its defaults, decorators or annotations."""
+    found: dict[str, None] = {}
+
+    def look(table: symtable.SymbolTable) -> None:
+        for symbol in table.get_symbols():
+            if symbol.is_global() if table.get_type() != "module" else symbol.is_referenced():
+                found[symbol.get_name()] = None
+        for child in table.get_children():
+            look(child)
+
+    look(symtable.symtable(source, "<your source>", "exec"))
+    return list(found)

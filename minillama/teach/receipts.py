@@ -98,5 +98,4 @@ def _compared(ours: ModuleType) -> tuple[str, int, str, bool | None]:
     if notebook is None:
         return "the notebook", 0, digest, None
     cells = [cell for cell in promote.read_cells(notebook) if cell.module == module]
-    text = promote.module_texts(notebook.parent)[module]
-    return f"notebooks/{notebook.name}", len(cells), digest, text.encode() == source
+    return f"notebooks/{notebook.name}", len(cells), digest, promote.joined(cells).encode() == source

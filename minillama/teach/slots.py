@@ -8,11 +8,12 @@ on every rank, with packed and quantized linears, because it only ever calls the
 from __future__ import annotations
 
 import inspect
-import linecache
+import sysconfig
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import MethodType
 from typing import Any
 
@@ -58,6 +59,10 @@ def _looks(positions: torch.Tensor, end: int) -> list[tuple[tuple[int, ...], tor
     return [((*positions.shape, end), torch.bool)]
 
 
+def _stream(tokens: torch.Tensor, embed: Any, *_: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
+    return [((*tokens.shape, embed.embedding_dim), embed.weight.dtype)]
+
+
 def _slots(keys: torch.Tensor, values: torch.Tensor, *_: Any) -> list[tuple[tuple[int, ...], torch.dtype]]:
     return [(tuple(keys.shape), keys.dtype), (tuple(values.shape), values.dtype)]
 
@@ -84,11 +89,20 @@ SLOTS: dict[str, Slot] = {
     "block": Slot(
         "block(x, attention, feed_forward, attention_norm, ffn_norm)", "(B, T, D) -> (B, T, D)", "every layer", _like
     ),
-    "stack": Slot("stack(tokens, embed, blocks, norm)", "(B, T) -> (B, T, D)", "the way through the layers"),
+    "stack": Slot("stack(tokens, embed, blocks, norm)", "(B, T) -> (B, T, D)", "the way through the layers", _stream),
 }  # fmt: skip
 
 # Not for learners: places where `ablate` reaches in. wq..wo stay the model's.
 INNER = {"turn_keys", "turn_values", "join_heads", "join_neurons"}
+# What `swapped` has in place just now: functions for slots of every model, and slots whose work a class does instead:
+# a function there, which the model was built with, gives way.
+now_in: Parts = {}
+now_out: frozenset[str] = frozenset()
+
+# Files whose lines are not a learner's.
+LIBRARIES = [str(Path(__file__).resolve().parents[1]), str(Path(torch.__file__).parent)]
+LIBRARIES += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
 OF_ATTENTION = {"rotate", "attend", "remember", "turn_keys", "turn_values", "join_heads"}
 
 
@@ -98,20 +112,46 @@ def fitted(name: str, mine: Function) -> Function:
     Raises PartError for something that is no function or cannot be called with the slot's arguments.
     """
     slot = SLOTS[name]
+    if isinstance(mine, type):
+        raise PartError(
+            f"{name} is a function {slot.signature}, and yours is the class {mine.__name__}; classes go in under "
+            "the names of the package's, as in swapped(RMSNorm=...)"
+        )
     if not callable(mine):
         raise PartError(f"{name} is {mine!r}; expected a function {slot.signature}")
     check_signature(name, mine, slot.names, slot.signature)
 
     def call(*args: Any) -> Any:
+        before = _versions(args)
         try:
             result = mine(*args)
+        except PartError:  # of another part, that this one calls
+            raise
         except Exception as error:
             raise PartError(f"your {name} stopped with {blame(error, mine)}") from error
         if slot.results is not None:
             check_result(name, slot.shapes, result, slot.results(*args))
+        if name != "remember" and _versions(args) != before:
+            raise PartError(_changed(name, slot.names, args, before))
         return result
 
     return call
+
+
+def _versions(args: Sequence[Any]) -> list[int | None]:
+    """How often each tensor has been written to, as far as torch counts."""
+    return [a._version if isinstance(a, torch.Tensor) and not a.is_inference() else None for a in args]
+
+
+def _changed(name: str, names: Sequence[str], args: Sequence[Any], before: Sequence[int | None]) -> str:
+    which = next(i for i, count in enumerate(_versions(args)) if count != before[i])
+    text = (
+        f"your {name} changes `{names[which]}`, which its owner still needs: make a new tensor, `x = x * y`, "
+        "not `x *= y`"
+    )
+    if isinstance(args[which], nn.Parameter):
+        text += ". It is a trained weight of the model, and it is changed now: load the model again"
+    return text
 
 
 def check_signature(name: str, mine: Function, wanted: Sequence[str], shown: str) -> None:
@@ -145,13 +185,13 @@ def check_result(name: str, shapes: str, result: Any, wanted: Sequence[Any]) -> 
 
 
 def blame(error: BaseException, mine: Function) -> str:
-    """`error` in one line, with the line of `mine` that it came from."""
-    what = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}".rstrip(": ")
-    code = getattr(mine, "__code__", None)
+    """`error` in one line, with the learner's line that it came from: of `mine`, or of what it called."""
+    what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": ")
+    code = getattr(inspect.unwrap(mine), "__code__", None)
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if code is not None and frame.filename == code.co_filename:
-            line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-            return f"{what}, at your line `{line}`" if line else what
+        own = code is not None and frame.filename == code.co_filename
+        if frame.line and (own or not any(Path(frame.filename).is_relative_to(folder) for folder in LIBRARIES)):
+            return f"{what}, at your line `{frame.line.strip()}`"
     return what
 
 
@@ -288,9 +328,14 @@ def _once(table: Function) -> Function:
 
 
 def install(model: Transformer, parts: Parts) -> Transformer:
-    """Let `model` run on `parts` from now on."""
+    """Let `model` run on `parts` from now on. What `swapped` puts in for a while goes before them."""
     made = ready(parts)
-    model.stack = MethodType(lambda self, *args, **kwargs: run(self, made, *args, **kwargs), model)  # type: ignore[method-assign]
+
+    def stack(self: Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        here = {**{name: part for name, part in made.items() if name not in now_out}, **now_in}
+        return run(self, here, *args, **kwargs) if here else type(self).stack(self, *args, **kwargs)
+
+    model.stack = MethodType(stack, model)  # type: ignore[method-assign]
     return model
 
 

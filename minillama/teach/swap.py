@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
 import weakref
@@ -23,7 +24,7 @@ Module = Any
 # The promoted classes, and how the arguments of each are read off one that is at work.
 MODULES: dict[str, tuple[type[nn.Module], str, Callable[[Module], tuple[Any, ...]]]] = {
     "RMSNorm": (norm.RMSNorm, "forward", lambda m: (len(m.weight), m.eps)),
-    "FeedForward": (feed_forward.FeedForward, "forward", lambda m: (m.w1.in_features, m.w1.out_features)),
+    "FeedForward": (feed_forward.FeedForward, "forward", lambda m: (m.w2.out_features, m.w1.out_features)),
     "Attention": (attention.Attention, "forward", lambda m: (_args_of(m),)),
     "TransformerBlock": (
         transformer.TransformerBlock, "forward", lambda m: (_args_of(m.attention, m.feed_forward, m.ffn_norm.eps),),
@@ -32,6 +33,17 @@ MODULES: dict[str, tuple[type[nn.Module], str, Callable[[Module], tuple[Any, ...
 }  # fmt: skip
 # Functions of the package that are slots under another name.
 SAME_AS = {"precompute_freqs_cis": "rotation_table", "causal_mask": "may_look"}
+# The slots whose work each of the others does: both at once cannot be.
+DONE_BY: dict[str, frozenset[str]] = {
+    "RMSNorm": frozenset({"rms_norm"}),
+    "FeedForward": frozenset({"swiglu"}),
+    "Attention": frozenset({"rotate", "attend", "remember"}),
+    "TransformerBlock": frozenset(SLOTS),
+    "Transformer": frozenset(SLOTS),
+    "apply_rotary_emb": frozenset({"rotate"}),
+    "LayerCache": frozenset({"remember"}),
+    "KVCache": frozenset({"remember"}),
+}
 # What is looked up by its name whenever it is used, so that the name is all there is to change.
 BY_NAME: dict[str, Any] = {
     "apply_rotary_emb": rope.apply_rotary_emb,
@@ -54,26 +66,48 @@ def swapped(**pieces: Any) -> Iterator[None]:
     unknown = [name for name in pieces if name not in known]
     if unknown or not pieces:
         raise PartError(f"{', '.join(unknown) or 'nothing'} cannot be swapped; there are {', '.join(known)}")
-    undo = contextlib.ExitStack()
-    with undo:
-        filled: dict[str, Any] = {}
-        changes: list[tuple[Any, str, Any]] = []
-        for name, piece in pieces.items():
-            if name in MODULES:
-                changes.append(_stand_in(name, piece))
-            elif name in BY_NAME:
-                changes += _renamed(name, piece)
-            else:
-                filled[SAME_AS.get(name, name)] = piece
-        if filled:
-            parts = slots.ready(filled)
+    for name in pieces:
+        if twice := sorted(DONE_BY.get(name, frozenset()) & {SAME_AS.get(other, other) for other in pieces}):
+            raise PartError(f"{name} does the work of {', '.join(twice)} as well: swap one or the other")
+    filled: dict[str, Any] = {}
+    for name, piece in pieces.items():
+        if (slot := SAME_AS.get(name, name)) in SLOTS:
+            if slot in filled:
+                raise PartError(f"{name} is {slot} by another name: swap one or the other")
+            filled[slot] = piece
+    if twice := sorted(filled.keys() & slots.now_out):
+        raise PartError(f"what the `with` around this one has put in does the work of {', '.join(twice)} already")
+    done = frozenset().union(*(DONE_BY.get(name, frozenset()) for name in pieces))
+    # What a block around this one has put in stays, unless a piece here does its work.
+    parts = {**{name: part for name, part in slots.now_in.items() if name not in done}, **slots.ready(filled)}
+    changes: list[tuple[Any, str, Any]] = []
+    renamed: list[tuple[str, Any]] = []
+    for name, piece in pieces.items():
+        if name in MODULES:
+            changes.append(_stand_in(name, piece))
+        elif name in BY_NAME:
+            new, more = _in_place_of(name, piece)
+            renamed.append((name, new))
+            changes += more
+    if (parts or slots.now_in) and "Transformer" not in pieces:
 
-            def stack(self: transformer.Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
-                return slots.run(self, parts, *args, **kwargs)
+        @functools.wraps(transformer.Transformer.stack)
+        def stack(self: transformer.Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
+            return slots.run(self, parts, *args, **kwargs)
 
-            changes.append((transformer.Transformer, "stack", stack))
+        changes.append((transformer.Transformer, "stack", stack))
+    changes.append((slots, "now_in", parts))
+    changes.append((slots, "now_out", slots.now_out | done))
+    with contextlib.ExitStack() as undo:
+        for name, new in renamed:
+            old = vars(sys.modules[BY_NAME[name].__module__])[name]
+            undo.callback(_rename, name, new, old)
+            _rename(name, old, new)
         for owner, attribute, value in changes:
-            undo.callback(setattr, owner, attribute, getattr(owner, attribute))
+            if attribute in vars(owner):
+                undo.callback(setattr, owner, attribute, vars(owner)[attribute])
+            else:
+                undo.callback(delattr, owner, attribute)
             setattr(owner, attribute, value)
         yield
 
@@ -87,27 +121,29 @@ def _stand_in(name: str, mine: Any) -> tuple[type, str, Callable[..., Any]]:
         raise PartError(f"{name} is a class, and yours is {mine!r}; expected a class made from nn.Module{instead}")
     if not inspect.isfunction(getattr(mine, method, None)) or getattr(mine, method) is nn.Module.forward:
         raise PartError(f"your {name} has no method `{method}`")
-    parameters = list(inspect.signature(getattr(ours, method)).parameters)[1:]
-    needed = [p for p in parameters if inspect.signature(getattr(ours, method)).parameters[p].default is inspect._empty]
+    original = vars(ours)[method]
+    needed = list(inspect.signature(original).parameters)[1:]  # the model gives them all
     slots.check_signature(name, _unbound(getattr(mine, method)), needed, f"{name}.{method}({', '.join(needed)})")
-    original = getattr(ours, method)
     made: weakref.WeakKeyDictionary[nn.Module, nn.Module] = weakref.WeakKeyDictionary()
 
+    @functools.wraps(original)
     def handed_on(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if type(self) is not ours:  # a subclass that asks its parent means the parent
             return original(self, *args, **kwargs)
+        args = (*args, *(kwargs[key] for key in needed[len(args) :] if key in kwargs))  # its names may be others
         if self not in made:
             made[self] = adopt(name, mine, self, arguments(self))
         stand_in = made[self]
+        stand_in._parameters.update(self._parameters)  # they may have been moved, or quantized, since
+        stand_in._modules.update(self._modules)
         try:
-            result = getattr(stand_in, method)(*args, **kwargs)
+            result = getattr(stand_in, method)(*args)
         except PartError:
             raise
         except Exception as error:
             raise PartError(f"your {name} stopped with {slots.blame(error, getattr(mine, method))}") from error
         if method == "forward":
-            x = args[0] if args else next(iter(kwargs.values()))
-            slots.check_result(name, "the shape and dtype of x", result, [(tuple(x.shape), x.dtype)])
+            slots.check_result(name, "as x", result, [(tuple(args[0].shape), args[0].dtype)])
         return result
 
     return ours, method, handed_on
@@ -135,38 +171,70 @@ def adopt(name: str, mine: type[nn.Module], ours: nn.Module, arguments: tuple[An
                 + (f"; nothing was trained for {', '.join(extra)}" if extra else "")
             )
         own.update(theirs)
-    if lost := [key for key, buffer in made._buffers.items() if buffer is not None and buffer.is_meta]:
-        raise PartError(f"your {name} computes {', '.join(lost)} when it is made; compute it when it is used")
     if name == "Transformer":
-        made.freqs_cis = ours.freqs_cis
+        made.__dict__["freqs_cis"] = ours.freqs_cis
+        made._buffers.pop("freqs_cis", None)
+    if not _is_meta(ours):
+        held = {**vars(made), **made._buffers}
+        if lost := [key for key, value in held.items() if isinstance(value, torch.Tensor) and value.is_meta]:
+            raise PartError(f"your {name} computes {', '.join(lost)} when it is made; compute it when it is used")
     return made.train(ours.training)
 
 
-def _renamed(name: str, mine: Any) -> list[tuple[Any, str, Any]]:
-    """Every module of the package that knows `name`, with `mine` for it."""
+def _is_meta(ours: nn.Module) -> bool:
+    return any(p.is_meta for p in ours.parameters())
+
+
+def _in_place_of(name: str, mine: Any) -> tuple[Any, list[tuple[Any, str, Any]]]:
+    """What stands for the package's `name` while `mine` does, and what else is to be changed for that."""
     ours = BY_NAME[name]
     if isinstance(ours, type):
         if not isinstance(mine, type):
             raise PartError(f"{name} is a class, and yours is {mine!r}; expected a class")
-        new: Any = mine
-    else:
-        wanted = list(inspect.signature(ours).parameters)
-        shown = f"{name}({', '.join(wanted)})"
-        if not callable(mine):
-            raise PartError(f"{name} is {mine!r}; expected a function {shown}")
-        slots.check_signature(name, mine, wanted, shown)
+        wanted = [key for key, value in vars(ours).items() if inspect.isroutine(value) and not key.startswith("_")]
+        if lacks := [key for key in wanted if not callable(getattr(mine, key, None))]:
+            raise PartError(f"your {name} has no method {', '.join(f'`{key}`' for key in lacks)}")
+        return mine, [(mine, "update", _looked_at(mine))] if name == "LayerCache" else []
+    wanted = list(inspect.signature(ours).parameters)
+    shown = f"{name}({', '.join(wanted)})"
+    if isinstance(mine, type) or not callable(mine):
+        raise PartError(f"{name} is {mine!r}; expected a function {shown}")
+    slots.check_signature(name, mine, wanted, shown)
 
-        def new(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> Any:
-            try:
-                result = mine(xq, xk, freqs_cis)
-            except Exception as error:
-                raise PartError(f"your {name} stopped with {slots.blame(error, mine)}") from error
-            wanted = [(tuple(x.shape), x.dtype) for x in (xq, xk)]
-            slots.check_result(name, "queries and keys, each in its own shape and dtype", result, wanted)
-            return result
+    def new(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> Any:
+        try:
+            result = mine(xq, xk, freqs_cis)
+        except Exception as error:
+            raise PartError(f"your {name} stopped with {slots.blame(error, mine)}") from error
+        wanted = [(tuple(x.shape), x.dtype) for x in (xq, xk)]
+        slots.check_result(name, "queries and keys, each in its own shape and dtype", result, wanted)
+        return result
 
-    modules = [module for key, module in sys.modules.items() if key == "minillama" or key.startswith("minillama.")]
-    return [(module, name, new) for module in modules if getattr(module, "__dict__", {}).get(name) is ours]
+    return new, []
+
+
+def _looked_at(mine: Any) -> Callable[..., Any]:
+    """`mine.update`, whose results are looked at."""
+    slots.check_signature("LayerCache", _unbound(mine.update), ["xk", "xv", "positions"], "update(xk, xv, positions)")
+    update = mine.update
+
+    def looked_at(self: Any, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor) -> Any:
+        try:
+            result = update(self, xk, xv, positions)
+        except Exception as error:
+            raise PartError(f"your LayerCache stopped with {slots.blame(error, update)}") from error
+        wanted = [(tuple(x.shape), x.dtype) for x in (self.keys, self.values)]
+        slots.check_result("LayerCache.update", "keys and values, (B, K, S, h) each", result, wanted)
+        return result
+
+    return looked_at
+
+
+def _rename(name: str, old: Any, new: Any) -> None:
+    """Put `new` for `old` in every module of the package that knows `name`."""
+    for key, module in list(sys.modules.items()):
+        if key.partition(".")[0] == "minillama" and getattr(module, "__dict__", {}).get(name) is old:
+            setattr(module, name, new)
 
 
 def _unbound(method: FunctionType) -> Callable[..., Any]:
@@ -176,7 +244,7 @@ def _unbound(method: FunctionType) -> Callable[..., Any]:
 
 def _args_of(attention: Module, feed_forward: Module = None, norm_eps: float = 1e-5) -> ModelArgs:
     """ModelArgs that give modules of these widths."""
-    dim, head_dim = attention.wq.in_features, attention.head_dim
+    dim, head_dim = attention.wo.out_features, attention.head_dim  # quantized linears tell only what comes out
     hidden = feed_forward.w1.out_features if feed_forward is not None else dim
     return ModelArgs(
         dim=dim, n_layers=1, n_heads=dim // head_dim, n_kv_heads=attention.wk.out_features // head_dim,
