@@ -152,7 +152,7 @@ class Exercise:
         changed = [i for i, (a, b) in enumerate(zip(args, case.args)) if not equal(a, b, 0.0)]
         if self.in_place:
             tensors = [a for a in args if isinstance(a, torch.Tensor)]
-            value = None if value is None and not changed else (value, *tensors)
+            value = None if (value is None or value is ...) and not changed else (value, *tensors)
         return Outcome(value, changed=changed)
 
     def _same(self, a: Outcome, b: Outcome) -> bool:
@@ -360,7 +360,8 @@ def _side_by_side(wanted: torch.Tensor, yours: torch.Tensor, about: str) -> str:
 
 def _grid(t: torch.Tensor, wanted: torch.Tensor) -> str:
     rows = t.detach().reshape(-1, t.shape[-1] if t.dim() else 1)
-    right = wanted.detach().reshape(rows.shape) if wanted.numel() == t.numel() else None
+    comparable = wanted.numel() == t.numel() and wanted.is_complex() == t.is_complex()
+    right = wanted.detach().reshape(rows.shape) if comparable else None
     cells = ""
     for r, row in enumerate(rows):
         cells += "<tr>"

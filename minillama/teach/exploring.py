@@ -22,9 +22,7 @@ class Explorer(widgets.VBox):
         self.draw = draw
         self.controls = controls
         self.first = self._drawn()
-        self.view = widgets.Image(
-            value=self.first.png(), format="png", tooltip=self.first.alt, layout={"max_width": "100%"}
-        )
+        self.view = widgets.HTML(self.first.page())  # an Image has no place for an alt text
         self.message = widgets.HTML()  # empty while all is well
         self.view.add_class("minillama-view")
         row = widgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
@@ -44,8 +42,7 @@ class Explorer(widgets.VBox):
 
     def _moved(self, _: Any) -> None:
         try:
-            drawn = self._drawn()
-            self.view.value, self.view.tooltip = drawn.png(), drawn.alt
+            self.view.value = self._drawn().page()
             self.message.value = ""
         except Exception as error:  # a widget's callback has nowhere else to say it
             at = ", ".join(f"{name} = {value!r}" for name, value in self.values().items())

@@ -11,8 +11,11 @@ import html
 import io
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 QUERY = "#4477aa"  # blue
 KEY = "#cc6677"  # rose
@@ -35,30 +38,49 @@ class Picture(Figure):
     alt = ""
 
     def png(self) -> bytes:
+        self.set_dpi(DPI)
+        canvas = FigureCanvasAgg(self)
+        canvas.draw()
+        pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        # 128 colours are plenty for a drawing, and a quarter of the bytes: notebooks store pictures.
+        few = pixels.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
         buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=DPI)
+        few.save(buffer, format="png", dpi=(DPI, DPI))
         return buffer.getvalue()
 
+    def page(self, png: bytes | None = None) -> str:
+        """The picture as HTML, with its alt text."""
+        data = base64.b64encode(png or self.png()).decode()
+        return f'<img alt="{html.escape(self.alt)}" src="data:image/png;base64,{data}" style="max-width:100%">'
+
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        png = base64.b64encode(self.png()).decode()
-        alt = html.escape(self.alt)
         # Neither JupyterLab nor nbconvert takes an alt text for image/png; both prefer HTML, and others take the png.
-        page = f'<img alt="{alt}" src="data:image/png;base64,{png}">'
-        return {"text/html": page, "image/png": png, "text/plain": f"<picture: {self.alt}>"}, {}
+        png = self.png()
+        return {"text/html": self.page(png), "image/png": png, "text/plain": f"<picture: {self.alt}>"}, {}
 
 
 def picture(
-    rows: int = 1, columns: int = 1, *, width: float = 7.5, height: float = 3.0, alt: str, **options: Any
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    width: float = 7.5,
+    height: float = 3.0,
+    alt: str,
+    margins: dict[str, float] | None = None,
+    **options: Any,
 ) -> tuple[Picture, Any]:
     """An empty `Picture` and its axes: one Axes, or an array of them as `plt.subplots` gives.
 
-    width, height: inches, at 100 pixels each; 7.5 fits a notebook's page. options: those of `Figure.subplots`.
+    width, height: inches, at 100 pixels each; 7.5 fits a notebook's page. margins: those of `subplots_adjust`, where a
+    slider redraws: finding them costs as much as drawing. options: those of `Figure.subplots`.
     """
     if not alt.strip():
         raise ValueError("a picture needs alt: what someone who cannot see it should know")
-    fig = Picture(figsize=(width, height), layout="constrained", facecolor="white")
+    fig = Picture(figsize=(width, height), layout="constrained" if margins is None else None, facecolor="white")
     fig.alt = alt
     axes = fig.subplots(rows, columns, **options)
+    if margins is not None:
+        fig.subplots_adjust(**margins)
     for ax in [axes] if isinstance(axes, Axes) else axes.flat:
         clean(ax)
     return fig, axes

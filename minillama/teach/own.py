@@ -6,6 +6,8 @@ The folder is all there is: what is in it, and whether it still passes, is looke
 from __future__ import annotations
 
 import ast
+import builtins
+import copy
 import difflib
 import html
 import inspect
@@ -30,6 +32,8 @@ from minillama.transformer import Transformer
 
 Function = Callable[..., Any]
 FOLDER = "MY_MINILLAMA"  # the variable of the environment that names another folder
+AS_TEXT = "from __future__ import annotations"
+_loading: list[str] = []  # files that are being read just now
 
 # What runs on a learner's code once these are theirs. {norms} and the like are counted on the demo model.
 MILESTONES: list[tuple[str, frozenset[str], str]] = [
@@ -125,7 +129,7 @@ def saved() -> list[Mine]:
         if not path.is_file():
             continue
         try:
-            function = load(name, path.read_text(encoding="utf-8"), str(path))
+            function = load(name, path.read_text(encoding="utf-8-sig"), str(path))
         except (PartError, OSError, UnicodeDecodeError) as error:
             found.append(Mine(name, path, None, None, str(error)))
             continue
@@ -270,11 +274,16 @@ def _save(path: Path, text: str) -> None:
 def load(name: str, text: str, origin: str) -> Function:
     """The function `name` that `text` defines. Raises PartError if there is none, or the text does not run."""
     names: dict[str, Any] = {"__name__": f"my_minillama.{name}"}
+    if origin in _loading:  # it asks for `mine()`, say
+        raise PartError(f"{origin} loads itself")
+    _loading.append(origin)
     try:
         linecache.checkcache(origin)  # a message that shows a line shows it as it is today
         exec(compile(text, origin, "exec"), names)
     except (Exception, SystemExit) as error:
         raise PartError(f"{origin} does not run: {type(error).__name__}: {error}") from error
+    finally:
+        _loading.remove(origin)
     if not callable(names.get(name)):
         raise PartError(f"{origin} defines no function {name}")
     return names[name]
@@ -288,6 +297,8 @@ def whole_source(function: Function) -> str:
     imports: dict[str, None] = {}
     pieces: dict[str, str] = {}
     _gather(function, imports, pieces)
+    if AS_TEXT in imports:  # has to come first
+        imports = {AS_TEXT: None, **imports}
     head = "\n".join(imports)
     return (f"{head}\n\n\n" if head else "") + "\n\n\n".join(pieces.values()) + "\n"
 
@@ -309,9 +320,18 @@ def _gather(thing: Any, imports: dict[str, None], pieces: dict[str, str]) -> Non
         raise PartError(f"{name} is not written with `def`; write `def {name}(...):`")
     namespace = inner.__globals__ if isinstance(inner, FunctionType) else vars(sys.modules[inner.__module__])
     pieces[name] = ""  # helpers may call each other
+    if isinstance(inner, FunctionType) and inner.__code__.co_flags & annotations.compiler_flag:
+        imports[AS_TEXT] = None
+    needed = _free_names(_unannotated(tree))
     for used in _free_names(source):
-        if used != name and used in namespace:
+        if used == name or used not in namespace or _of_the_shell(used, namespace[used]):
+            continue
+        try:
             _write_down(name, used, namespace[used], inner, imports, pieces)
+        except PartError:
+            if used in needed:
+                raise
+            imports[AS_TEXT] = None  # an annotation may name what is not there
     del pieces[name]
     pieces[name] = source  # after what it needs
 
@@ -355,12 +375,30 @@ def _write_down(name: str, used: str, value: Any, thing: Any, imports: dict[str,
 
 def _importable(value: Any, used: str) -> tuple[str, str] | None:
     """The module that has `value`, and its name there. Functions of C do not know their module."""
-    for module in (getattr(value, "__module__", None), "torch", "torch.nn.functional", "typing"):
+    parts = str(getattr(value, "__module__", "")).split(".")
+    homes = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]  # the package, if it hands it on
+    for module in (*homes, "torch", "torch.nn.functional", "typing"):
         for name in (getattr(value, "__name__", None), used):
             known = vars(sys.modules[module]) if module in sys.modules and module != "__main__" else {}
-            if module and isinstance(name, str) and known.get(name) is value:
+            if isinstance(name, str) and known.get(name) is value:
                 return module, name
     return None
+
+
+def _of_the_shell(used: str, value: Any) -> bool:
+    """Whether this is a builtin that IPython has wrapped: `open`."""
+    return callable(value) and inspect.unwrap(value) is vars(builtins).get(used)
+
+
+def _unannotated(tree: ast.Module) -> str:
+    """The source of `tree` without annotations."""
+    tree = copy.deepcopy(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
+    return ast.unparse(tree)
 
 
 def _plain(value: Any) -> bool:

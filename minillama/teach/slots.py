@@ -304,7 +304,7 @@ def attend(xq: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: tor
 
 def ready(parts: Parts) -> Parts:
     """`parts`, checked one by one, as `run` takes them. Raises PartError for a name that is no slot's."""
-    unknown = sorted(parts.keys() - SLOTS.keys())
+    unknown = [str(name) for name in parts if name not in SLOTS]
     if unknown:
         raise PartError(f"{', '.join(unknown)}: no such part; there are {', '.join(SLOTS)}")
     made = {name: fitted(name, mine) for name, mine in parts.items()}

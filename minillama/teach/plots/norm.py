@@ -9,6 +9,8 @@ import torch.nn.functional as F
 
 from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, Picture, picture
 
+MARGINS = dict(left=0.07, right=0.99, bottom=0.19, top=0.9, wspace=0.3)
+
 
 def two_norms(x: torch.Tensor, scale: float = 1.0, shift: float = 0.0) -> Picture:
     """One vector x (D,), scaled and shifted, beside what RMSNorm and LayerNorm make of it."""
@@ -18,14 +20,14 @@ def two_norms(x: torch.Tensor, scale: float = 1.0, shift: float = 0.0) -> Pictur
         f"Three bar charts of the same {len(x)} numbers, times {scale:g} plus {shift:g}: as they are, after RMSNorm "
         f"(mean {after_rms.mean():.2f}) and after LayerNorm (mean {abs(after_layer.mean()):.2f})."
     )
-    fig, axes = picture(1, 3, height=2.5, alt=alt, sharex=True)
+    fig, axes = picture(1, 3, height=2.5, alt=alt, margins=MARGINS, sharex=True)
     panels = (
         (f"x: mean {moved.mean():.2f}", moved, QUIET),
         (f"RMSNorm: mean {after_rms.mean():.2f}", after_rms, OURS),
         (f"LayerNorm: mean {abs(after_layer.mean()):.2f}", after_layer, OTHER),
     )
     for ax, (title, numbers, color) in zip(axes, panels):
-        ax.bar(range(len(x)), numbers, color=color)
+        ax.vlines(range(len(x)), 0, numbers, color=color, linewidth=5)  # one artist: a slider redraws it
         ax.axhline(0, color=INK, linewidth=0.8)
         ax.set_title(title)
         ax.set_xlabel("place in the vector")

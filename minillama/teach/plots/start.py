@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from minillama.teach.figures import INK, KEY, OURS, QUIET, Picture, clean, picture, words
+from minillama.teach.figures import INK, KEY, OURS, QUIET, Picture, picture, words
 
 FILL = {"io": "#e8e8e8", "norm": "#fbe3c0", "attention": "#cfe4f3", "ffn": "#cdebdd", "sample": "#f3d5e4"}
 
@@ -130,4 +130,4 @@ def kv_cache(pieces: Sequence[str], prompt: int) -> Picture:
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.tick_params(length=0)
     ax.set_title(f"Computed: {computed} columns (red). Found in the cache: {without - computed} (grey)")
-    return clean(ax) and fig
+    return fig

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 
-from minillama.teach.figures import BROKEN, INK, KEY, OTHER, OURS, QUIET, SERIES, VALUE, Picture, clean, picture, words
+from minillama.teach.figures import BROKEN, INK, KEY, OTHER, OURS, QUIET, SERIES, VALUE, Picture, picture, words
 
 
 def block_diagram() -> Picture:
@@ -20,8 +20,12 @@ def block_diagram() -> Picture:
     ax.set_xlim(0, 15)
     ax.set_ylim(0, 4)
     ax.axis("off")
-    arrow = dict(arrowstyle="-|>", mutation_scale=11, color=INK, linewidth=1.2, shrinkA=0, shrinkB=0)
-    ax.add_patch(FancyArrowPatch((0.5, 0.8), (14.5, 0.8), **{**arrow, "linewidth": 3, "color": QUIET}))
+
+    def arrow(start: tuple[float, float], end: tuple[float, float], color: str = INK, linewidth: float = 1.2) -> None:
+        style = dict(arrowstyle="-|>", mutation_scale=11, color=color, linewidth=linewidth, shrinkA=0, shrinkB=0)
+        ax.annotate("", end, start, arrowprops=style)
+
+    arrow((0.5, 0.8), (14.5, 0.8), QUIET, 3)
     ax.text(0.4, 0.8, "x", ha="right", va="center", fontsize=12)
     ax.text(14.6, 0.8, "out", ha="left", va="center", fontsize=11)
     ax.text(7.5, 0.25, "h", ha="center", va="center", fontsize=12)
@@ -30,13 +34,13 @@ def block_diagram() -> Picture:
         (8.2, "ffn_norm", "feed_forward", VALUE),
     ):
         ax.plot([start, start], [0.8, 3.0], color=INK, linewidth=1.2)
-        ax.add_patch(FancyArrowPatch((start, 3.0), (start + 0.5, 3.0), **arrow))
+        arrow((start, 3.0), (start + 0.5, 3.0))
         for x, text, shade in ((start + 0.5, norm, QUIET), (start + 3.0, layer, color)):
             ax.add_patch(Rectangle((x, 2.5), 2.1, 1.0, facecolor=shade, alpha=0.25, edgecolor=shade))
             ax.text(x + 1.05, 3.0, text, ha="center", va="center", fontsize=9)
-        ax.add_patch(FancyArrowPatch((start + 2.6, 3.0), (start + 3.0, 3.0), **arrow))
+        arrow((start + 2.6, 3.0), (start + 3.0, 3.0))
         ax.plot([start + 5.1, start + 5.6], [3.0, 3.0], color=INK, linewidth=1.2)
-        ax.add_patch(FancyArrowPatch((start + 5.6, 3.0), (start + 5.6, 1.12), **arrow))
+        arrow((start + 5.6, 3.0), (start + 5.6, 1.12))
         ax.text(start + 5.6, 0.8, "+", ha="center", va="center", fontsize=13, bbox=dict(boxstyle="circle", fc="white"))
     ax.set_title("Layers read the stream and add to it; none stands in its way", color=INK, fontsize=11)
     return fig
@@ -132,7 +136,7 @@ def candidates(probs: torch.Tensor, pieces: Sequence[str], after: str, most: int
     alt = f"Probability through the layers after “{after}”. At the end: " + ", ".join(
         f"{pieces[i]} {100 * probs[-1, i]:.0f}%" for i in best
     )
-    fig, ax = picture(height=2.9, alt=alt + ".")
+    fig, ax = picture(height=2.9, alt=alt + ".", margins=dict(left=0.08, right=0.82, bottom=0.17, top=0.91))
     for i, color, marker in zip(best, SERIES, "osD^v"):
         label = words([pieces[i]])[0].strip("·") or "·"
         ax.plot(range(len(probs)), 100 * probs[:, i], marker=marker, markersize=5, color=color, label=label)
@@ -182,4 +186,4 @@ def shares(names: Sequence[str], parts: dict[str, Sequence[float]]) -> Picture:
     largest, values = max(parts.items(), key=lambda item: item[1][-1])
     ax.set_title(f"{names[-1]}: {values[-1]:.0f}% of the operations are {largest}")
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    return clean(ax) and fig
+    return fig
