@@ -279,7 +279,7 @@ def load(name: str, text: str, origin: str) -> Function:
     _loading.append(origin)
     try:
         linecache.checkcache(origin)  # a message that shows a line shows it as it is today
-        exec(compile(text, origin, "exec"), names)
+        exec(compile(text, origin, "exec", dont_inherit=True), names)
     except (Exception, SystemExit) as error:
         raise PartError(f"{origin} does not run: {type(error).__name__}: {error}") from error
     finally:
