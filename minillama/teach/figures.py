@@ -44,6 +44,11 @@ class Picture(Figure):
         pixels = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         # 128 colours are plenty for a drawing, and a quarter of the bytes: notebooks store pictures.
         few = pixels.quantize(128, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+        ground: Any = few.getpixel((0, 0))
+        color: Any = pixels.getpixel((0, 0))
+        palette = few.getpalette() or []
+        palette[3 * ground : 3 * ground + 3] = color  # the ground stays white, not nearly so
+        few.putpalette(palette)
         buffer = io.BytesIO()
         few.save(buffer, format="png", dpi=(DPI, DPI))
         return buffer.getvalue()
