@@ -372,13 +372,13 @@ ROTATE = Exercise(
         Mistake(
             "bf16 cannot be complex",
             "torch has no complex numbers made of bf16. `x.float()` first; the product is wanted in fp32 anyway.",
-            lambda x, freqs_cis: torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)),
+            sees=lambda attempt: any("BFloat16" in str(attempt.outcomes[i].error) for i in attempt.failed),
         ),
         Mistake(
             "one position for all texts",
             "Fine while freqs_cis is (T, h/2). Where texts are at different positions it is (B, T, h/2): count the new "
             "axis from the back, `freqs_cis.unsqueeze(-2)`, and both fit.",
-            lambda x, freqs_cis: _product(x, freqs_cis[None, :, None]).flatten(-2).type_as(x),
+            sees=lambda attempt: all(attempt.cases[i].args[1].dim() == 3 for i in attempt.failed),
         ),
         Mistake(
             "no axis for the heads",
