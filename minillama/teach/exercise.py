@@ -313,6 +313,8 @@ ADVICE = (
     ("mat1 and mat2 shapes", "`@` takes (..., n, k) and (..., k, m). Print both shapes; one may want `.T` or `.mT`."),
     ("batch2", "`@` takes (..., n, k) and (..., k, m). Print both shapes; one may want `.mT`."),
     ("same dtype", "Two dtypes meet. `.float()` and `.type_as(x)` bring numbers to one."),
+    ("expected scalar type", "Two dtypes meet. `.float()` and `.type_as(x)` bring numbers to one."),
+    ("is invalid for input of size", "Is a size written into your function? Take it from `x.shape`."),
     ("view size is not compatible", "`view` wants numbers that lie side by side; `reshape` copies where it has to."),
     ("leaf Variable", "Something was changed in place that must stay as it is; make a new tensor."),
     ("'NoneType'", "Something is None here: does a helper of yours lack its `return`?"),
