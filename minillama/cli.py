@@ -582,6 +582,12 @@ def _build(
     resolve_dtype(dtype)
     folder = _checkpoint(ckpt_dir)
     parts = "mine" if mine else None
+    if mine:
+        from minillama.teach.own import mine as own_parts
+
+        names = ", ".join(own_parts())
+        if names:  # with none, or one that does not pass, `build` says what to do
+            _note(f"on your {names}")
     return Llama.build(folder, tokenizer_path, max_seq_len, device=device, dtype=dtype, quantize=quantize, parts=parts)
 
 
