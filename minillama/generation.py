@@ -431,7 +431,9 @@ class _Job:
             return
         device = self.llama.model.device
         seed = parallel.tell_everyone(self.seed)
-        sampler = Sampler(
+        own = getattr(self.llama.model, "own_loop", None)  # a learner's pieces, put there by `minillama.teach`
+        make_sampler, loop_of = (Sampler, decode) if own is None else own()
+        sampler = make_sampler(
             self.params, [row.prompt for row in self.rows], max(row.max_new for row in self.rows),
             self.llama.model.args.vocab_size, [seed + r for r in range(len(self.rows))], device,
         )  # fmt: skip
@@ -439,7 +441,7 @@ class _Job:
         def choose(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
             return parallel.same_everywhere(sampler(logits, rows))
 
-        loop = decode(
+        loop = loop_of(
             self.llama.model, self.rows, choose, self.stop_ids, logprobs=self.logprobs,
             score_prompts=self.score_prompts, step=self.llama._step,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 from minillama.teach.exercise import Exercise, Verdict, exercises, marked, source_of
-from minillama.teach.slots import SLOTS, PartError, install
+from minillama.teach.slots import EVERY, LOOP, SLOTS, PartError, install
 from minillama.transformer import Transformer
 
 Function = Callable[..., Any]
@@ -43,6 +43,7 @@ MILESTONES: list[tuple[str, frozenset[str], str]] = [
     ("04", frozenset({"remember"}), "what is remembered goes through your cache"),
     ("05", frozenset({"swiglu"}), "the feed-forward block, in all layers, is yours"),
     ("06", frozenset({"block", "stack"}), "the way through the layers is yours"),
+    ("08", frozenset(LOOP), "every token is drawn by you, and the loop that asks for the next one is yours"),
     (
         "all", frozenset(SLOTS),
         "the whole stack, from embedding to head, is yours: only the matrices are ours",
@@ -113,12 +114,16 @@ def promote_mine(function: Function) -> Verdict | Shown:
 
 def mine() -> dict[str, Function]:
     """Your functions that run in a model, for `teach.swapped(**teach.mine())`. Empty before the first is promoted."""
-    return {item.name: item.function for item in saved() if item.passes and item.function and item.name in SLOTS}
+    return {item.name: item.function for item in saved() if item.passes and item.function and item.name in EVERY}
 
 
-def worked() -> dict[str, Function]:
-    """The worked answers that run in a model, for `teach.swapped(**(teach.worked() | teach.mine()))`."""
-    return {name: exercise.answer for name, exercise in exercises().items() if name in SLOTS}
+def worked(loop: bool = False) -> dict[str, Function]:
+    """The worked answers that run in a model, for `teach.swapped(**(teach.worked() | teach.mine()))`.
+
+    loop: chapter 08's as well.
+    """
+    names = EVERY if loop else SLOTS
+    return {name: exercise.answer for name, exercise in exercises().items() if name in names}
 
 
 def saved() -> list[Mine]:
@@ -146,14 +151,16 @@ def my_parts() -> Shown:
         )
     lines, rows = [], ""
     for item in items:
-        state = "passes" if item.passes else f"does not pass: {item.error or (item.verdict and item.verdict.says)}"
-        place = SLOTS[item.name].place if item.name in SLOTS else "kept"
+        state = "passes" if item.passes else f"does not pass. {item.error or (item.verdict and item.verdict.says)}"
+        place = EVERY[item.name].place if item.name in EVERY else "kept"
         lines.append(f"{item.name:16} {state:8} {place}")
         rows += f"<tr><td><code>{item.name}</code></td><td>{marked(state)}</td><td>{place}</td></tr>"
     reached = [f"{sentence}." for sentence in milestones({item.name for item in items if item.passes})]
     page = f"<table><tr><th>yours</th><th>today</th><th>runs as</th></tr>{rows}</table>"
-    page += "".join(f"<p>{sentence.capitalize()}</p>" for sentence in reached)
-    return Shown("\n".join([*lines, *(sentence.capitalize() for sentence in reached)]), page)
+    if reached:
+        lines.append(reached[-1].capitalize())
+        page += f"<p>{reached[-1].capitalize()}</p>"
+    return Shown("\n".join(lines), page)
 
 
 def diff_mine(name: str) -> Shown:
@@ -181,14 +188,14 @@ def parts_of(parts: str | Mapping[str, Function]) -> dict[str, Function]:
     if isinstance(parts, Mapping):
         return dict(parts)
     if parts != "mine":
-        raise PartError(f'parts is {parts!r}; expected "mine", or a dict of functions for {", ".join(SLOTS)}')
+        raise PartError(f'parts is {parts!r}; expected "mine", or a dict of functions for {", ".join(EVERY)}')
     items = saved()
     for item in items:
         if not item.passes:
             says = item.error or (item.verdict.says if item.verdict else "")
-            remedy = f"mend it and promote it again, or forget it with teach.reset_mine({item.name!r})"
-            raise PartError(f"your {item.name} in {item.path} does not pass any more ({says}); {remedy}")
-    found = {item.name: item.function for item in items if item.function and item.name in SLOTS}
+            remedy = f"Mend it and promote it again, or forget it: in Python, teach.reset_mine({item.name!r})"
+            raise PartError(f"your {item.name} in {item.path} does not pass any more. {says.rstrip('.')}. {remedy}")
+    found = {item.name: item.function for item in items if item.function and item.name in EVERY}
     if not found:
         raise PartError(
             f"no part of the model in {folder()} yet: teach.promote_mine(rms_norm) in chapter 01 is a start"
@@ -227,7 +234,7 @@ def progress() -> Shown:
     summary = f"{done} of {total} are yours"
     reached = milestones({name for name, passes in state.items() if passes})
     if reached:
-        summary += ": " + "; ".join(reached)
+        summary += f": {reached[-1]}"
     bar = (
         '<div style="border:1px solid #888888;height:.7em;width:24em;max-width:100%">'
         f'<div style="background:#228833;height:100%;width:{100 * done / max(total, 1):.0f}%"></div></div>'
@@ -239,15 +246,18 @@ def progress() -> Shown:
 def _receipt(exercise: Exercise) -> Shown:
     """What promotion brought: the place in the model, the milestones, and a sentence by a model that runs on it."""
     lines = [f"{exercise.number} {exercise.name} is yours now."]
-    if exercise.name in SLOTS:
+    if exercise.name in EVERY:
         from minillama.storyteller import demo
 
         items = mine()
         llama = demo(device="cpu", parts=items)
         names = ", ".join(items)
-        lines.append(f"It is {SLOTS[exercise.name].place}. The demo model, running on your {names}:")
+        lines.append(f"It is {EVERY[exercise.name].place}. The demo model, running on your {names}:")
+        # At temperature 0 nothing is drawn.
+        drawn: Any = dict(temperature=0.8, top_p=0.9, repetition_penalty=1.1, seed=1)
+        how: Any = drawn if exercise.name in LOOP else dict(temperature=0)
         try:
-            told = llama.text_completion(["Once upon a time"], temperature=0, max_gen_len=24)[0]["generation"]
+            told = llama.text_completion(["Once upon a time"], max_gen_len=24, **how)[0]["generation"]
             lines.append(f"“Once upon a time{told} ...”")
         except PartError as error:
             lines.append(f"it stops there: {error}")

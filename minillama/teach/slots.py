@@ -92,6 +92,24 @@ SLOTS: dict[str, Slot] = {
     "stack": Slot("stack(tokens, embed, blocks, norm)", "(B, T) -> (B, T, D)", "the way through the layers", _stream),
 }  # fmt: skip
 
+# The same for what happens after the logits; `minillama.teach.loop` runs them.
+LOOP: dict[str, Slot] = {
+    "with_temperature": Slot(
+        "with_temperature(logits, t)", "(..., V) -> probabilities (..., V)", "the softmax before every draw", _like
+    ),
+    "nucleus": Slot("nucleus(probs, p)", "(..., V), best first -> (..., V)", "top-p before every draw", _like),
+    "repetition_penalized": Slot(
+        "repetition_penalized(logits, seen, penalty)", "(..., V), (..., V) bool -> (..., V)",
+        "the repetition penalty before every draw", _like,
+    ),
+    "pick": Slot("pick(probs, u)", "(V,), a number in [0, 1) -> a place", "every draw"),
+    "tell_on": Slot(
+        "tell_on(next_logits, prompt, choose, max_new, stop_ids)", "-> new ids, one after another",
+        "the loop, row by row",
+    ),
+}  # fmt: skip
+EVERY = SLOTS | LOOP
+
 # Not for learners: places where `ablate` reaches in. wq..wo stay the model's.
 INNER = {"turn_keys", "turn_values", "join_heads", "join_neurons"}
 # What `swapped` has in place just now: functions for slots of every model, and slots whose work a class does instead:
@@ -111,7 +129,7 @@ def fitted(name: str, mine: Function) -> Function:
 
     Raises PartError for something that is no function or cannot be called with the slot's arguments.
     """
-    slot = SLOTS[name]
+    slot = EVERY[name]
     if isinstance(mine, type):
         raise PartError(
             f"{name} is a function {slot.signature}, and yours is the class {mine.__name__}; classes go in under "
@@ -304,9 +322,9 @@ def attend(xq: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: tor
 
 def ready(parts: Parts) -> Parts:
     """`parts`, checked one by one, as `run` takes them. Raises PartError for a name that is no slot's."""
-    unknown = [str(name) for name in parts if name not in SLOTS]
+    unknown = [str(name) for name in parts if name not in EVERY]
     if unknown:
-        raise PartError(f"{', '.join(unknown)}: no such part; there are {', '.join(SLOTS)}")
+        raise PartError(f"{', '.join(unknown)}: no such part; there are {', '.join(EVERY)}")
     made = {name: fitted(name, mine) for name, mine in parts.items()}
     if "rotation_table" in made:
         made["rotation_table"] = _once(made["rotation_table"])
@@ -331,14 +349,25 @@ def install(model: Transformer, parts: Parts) -> Transformer:
     """Let `model` run on `parts` from now on. What `swapped` puts in for a while goes before them."""
     made = ready(parts)
 
-    def stack(self: Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def chosen(of: Collection[str]) -> dict[str, Function]:
         here = {**{name: part for name, part in made.items() if name not in now_out}, **now_in}
+        return {name: part for name, part in here.items() if name in of}
+
+    def stack(self: Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        here = chosen(SLOTS)
         return run(self, here, *args, **kwargs) if here else type(self).stack(self, *args, **kwargs)
 
+    def own_loop(self: Transformer) -> Any:
+        from minillama.teach.loop import made_of
+
+        return made_of(chosen(LOOP))
+
     model.stack = MethodType(stack, model)  # type: ignore[method-assign]
+    model.own_loop = MethodType(own_loop, model)  # type: ignore[assignment]
     return model
 
 
 def uninstall(model: nn.Module) -> None:
     """Give `model` its own parts back."""
-    model.__dict__.pop("stack", None)
+    for name in ("stack", "own_loop"):
+        model.__dict__.pop(name, None)

@@ -17,7 +17,7 @@ from torch import nn
 from minillama import attention, feed_forward, kv_cache, norm, rope, transformer
 from minillama.args import ModelArgs
 from minillama.teach import slots
-from minillama.teach.slots import SLOTS, PartError
+from minillama.teach.slots import EVERY, LOOP, SLOTS, PartError
 
 Module = Any
 
@@ -57,12 +57,12 @@ def swapped(**pieces: Any) -> Iterator[None]:
     """`with swapped(RMSNorm=Mine, rotate=mine): ...` runs every model on the given pieces, then restores everything.
 
     A name is one of the package's (RMSNorm, Attention, FeedForward, TransformerBlock, Transformer, apply_rotary_emb,
-    precompute_freqs_cis, causal_mask, LayerCache, KVCache) or a slot's (`slots.SLOTS`: rms_norm, rotate, attend, ...).
+    precompute_freqs_cis, causal_mask, LayerCache, KVCache) or a slot's (`slots.EVERY`: rms_norm, rotate, nucleus, ...).
     Models that are there already take part: a class is given the trained weights of each module it stands in for.
     Raises PartError, before anything is changed, for unknown names and signatures that do not fit; inside the block,
     for results of a wrong shape or dtype.
     """
-    known = [*MODULES, *SAME_AS, *BY_NAME, *SLOTS]
+    known = [*MODULES, *SAME_AS, *BY_NAME, *EVERY]
     unknown = [name for name in pieces if name not in known]
     if unknown or not pieces:
         raise PartError(f"{', '.join(unknown) or 'nothing'} cannot be swapped; there are {', '.join(known)}")
@@ -71,7 +71,7 @@ def swapped(**pieces: Any) -> Iterator[None]:
             raise PartError(f"{name} does the work of {', '.join(twice)} as well: swap one or the other")
     filled: dict[str, Any] = {}
     for name, piece in pieces.items():
-        if (slot := SAME_AS.get(name, name)) in SLOTS:
+        if (slot := SAME_AS.get(name, name)) in EVERY:
             if slot in filled:
                 raise PartError(f"{name} is {slot} by another name: swap one or the other")
             filled[slot] = piece
@@ -89,13 +89,19 @@ def swapped(**pieces: Any) -> Iterator[None]:
             new, more = _in_place_of(name, piece)
             renamed.append((name, new))
             changes += more
-    if (parts or slots.now_in) and "Transformer" not in pieces:
+    inside = {name: part for name, part in parts.items() if name in SLOTS}
+    after = {name: part for name, part in parts.items() if name in LOOP}
+    if (inside or slots.now_in.keys() & SLOTS.keys()) and "Transformer" not in pieces:
 
         @functools.wraps(transformer.Transformer.stack)
         def stack(self: transformer.Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
-            return slots.run(self, parts, *args, **kwargs)
+            return slots.run(self, inside, *args, **kwargs)
 
         changes.append((transformer.Transformer, "stack", stack))
+    if after:
+        from minillama.teach.loop import made_of
+
+        changes.append((transformer.Transformer, "own_loop", lambda self: made_of(after)))
     changes.append((slots, "now_in", parts))
     changes.append((slots, "now_out", slots.now_out | done))
     with contextlib.ExitStack() as undo:
