@@ -30,7 +30,7 @@ from minillama.checkpoint import load_model, quantized_as, resolve_dtype
 from minillama.decode import Row, Step, decode
 from minillama.generation import Llama, check_together, compiled_step, find_tokenizer, for_this_machine
 from minillama.kv_cache import KVCache
-from minillama.memory import gb, kv_cache_bytes, proc_sizes, weight_bytes
+from minillama.memory import free_memory, gb, kv_cache_bytes, proc_sizes, weight_bytes
 from minillama.packed import PackedLinear, Watched
 from minillama.quantize import check_device
 from minillama.storyteller import demo_dir
@@ -314,12 +314,6 @@ def check_memory(
     if free is not None and sum(parts.values()) > free:
         each = ", ".join(f"{name} {gb(size)}" for name, size in parts.items())
         raise ValueError(f"{shape} in {_name(dtype)} takes {gb(sum(parts.values()))} ({each}), and {gb(free)} are free")
-
-
-def free_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return proc_sizes("/proc/meminfo").get("MemAvailable")
 
 
 def prompt_ids(rows: int, length: int, vocab_size: int) -> list[list[int]]:

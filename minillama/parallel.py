@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -25,13 +27,40 @@ from minillama.transformer import Transformer
 SPLIT_OUT = {"wq": 0, "wk": 0, "wv": 0, "w1": 0, "w3": 0, "output": 0}
 SPLIT_IN = {"wo": 1, "w2": 1, "tok_embeddings": 1}
 SPLIT_DIM = SPLIT_OUT | SPLIT_IN
+KV = ("wk", "wv")
+
+TIMEOUT = 600.0  # seconds a rank waits for the others; MINILLAMA_TIMEOUT has another say. Loading may take minutes.
+# How torch's collectives, gloo, NCCL and the store that ranks meet at say that another rank is gone or silent.
+GONE = re.compile(
+    r"closed by peer|reset by peer|broken pipe|timed? ?out|failed to connect|connection refused|remote process exited"
+    r"|clients joined|socket closed|gloo|nccl",
+    re.IGNORECASE,
+)
 
 Thing = TypeVar("Thing")
+
+
+class LostRanks(RuntimeError):
+    """Another rank ended or fell silent; what it said itself tells why."""
 
 
 def split_dim(key: str) -> int | None:
     """The dimension along which ranks (and Meta's files) share the weight `key`; None: each has a copy (the norms)."""
     return SPLIT_DIM.get(key.split(".")[-2])
+
+
+def part_of(key: str, kv_heads: int, rank: int, ranks: int) -> tuple[int, int]:
+    """(part, parts): of how many equal parts of the weight `key` the rank holds which.
+
+    As many as there are ranks; but kv heads are never cut. With more ranks than those, rank r of R holds head r*K//R:
+    the one that its query heads look at, and R/K neighbours hold copies.
+
+        8 ranks, 16 query heads   0 1 | 2 3 | 4 5 | 6 7 | 8 9 | 10 11 | 12 13 | 14 15
+                  2 kv heads       0  |  0  |  0  |  0  |  1  |   1   |   1   |   1
+    """
+    if key.split(".")[-2] in KV and ranks > kv_heads:
+        return rank * kv_heads // ranks, kv_heads
+    return rank, ranks
 
 
 def world_size() -> int:
@@ -59,11 +88,38 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
     if launched > 1 and not dist.is_initialized():
         if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
             raise ValueError(f"WORLD_SIZE is {launched} without {', '.join(missing)}: start with torchrun, or unset it")
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        with explained():
+            backend = "nccl" if chosen.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(seconds=patience()))
     if launched > 1 and not mpu.model_parallel_is_initialized():
         with contextlib.redirect_stdout(io.StringIO()):  # fairscale prints its groups
             mpu.initialize_model_parallel(launched)
     return chosen
+
+
+def patience() -> float:
+    """Seconds that a rank waits for the others before it gives up: MINILLAMA_TIMEOUT, or TIMEOUT."""
+    said = os.environ.get("MINILLAMA_TIMEOUT") or str(TIMEOUT)
+    if not re.fullmatch(r"\d+(\.\d*)?", said) or not 0 < float(said) <= 10**6:
+        raise ValueError(f"MINILLAMA_TIMEOUT is {shown(said)}; expected seconds, for instance 600")
+    return float(said)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn what torch says when another rank is gone or silent into LostRanks, in words, with its own after them."""
+    try:
+        yield
+    except LostRanks:
+        raise
+    except RuntimeError as error:  # torch's DistErrors are RuntimeErrors, and gloo's are nothing more
+        if launched_ranks() == 1 or not (isinstance(error, dist.DistError) or GONE.search(str(error))):
+            raise
+        me, said = os.environ.get("RANK", "0"), " ".join(str(error).split("\n")[0].split())[:200]
+        raise LostRanks(
+            f"rank {me} lost the others: one of {launched_ranks()} ended, or was silent for {patience():g} s "
+            f"(MINILLAMA_TIMEOUT); the rank that failed first says why ({said})"
+        ) from error
 
 
 def launched_ranks() -> int:
@@ -84,6 +140,8 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     if chosen.type not in ("cpu", "cuda", "mps") or (chosen.type == "mps" and not torch.backends.mps.is_available()):
         raise ValueError(f"device {shown(device)} is not available here; expected auto, cpu, cuda, cuda:0 or mps")
     if chosen.type == "cuda":
+        if chosen.index is None:
+            _check_gpus(n_gpus)
         index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
         if index >= n_gpus:
             gpus = f"{n_gpus} GPU{'s' * (n_gpus != 1)}"
@@ -95,11 +153,34 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     return chosen
 
 
+def usual_dtype(device: torch.device) -> torch.dtype | None:
+    """The dtype for a model on `device` where nobody asked for one; None: the file's.
+
+    On a GPU bf16 where the card computes in it and fp16 elsewhere: half the bytes of fp32, and Llama was trained in
+    bf16. On a CPU the file's own, which needs no copy.
+    """
+    if device.type != "cuda":
+        return None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def _check_gpus(n_gpus: int) -> None:
+    """Raise ValueError on every rank alike, before any waits for another, if there are fewer GPUs than ranks here."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if here.isdecimal() and 0 < n_gpus < int(here):
+        raise ValueError(
+            f"{here} processes were started on this machine, which has {n_gpus} GPU{'s' * (n_gpus != 1)}; "
+            f"start at most {n_gpus} (torchrun --nproc_per_node {n_gpus}), more machines (--nnodes), "
+            "or use --device cpu"
+        )
+
+
 def parallelize(model: Transformer) -> Transformer:
     """Give this rank its share: replace the linears and the embedding by fairscale's parallel ones, in place.
 
     Works on the meta device (each rank then loads only its slices) and on real weights (each keeps its slices). In a
-    layer, wq wk wv and w1 w3 need nothing from the other ranks, wo and w2 end in an all-reduce: two a layer.
+    layer, wq wk wv and w1 w3 need nothing from the other ranks, wo and w2 end in an all-reduce: two a layer. Whoever
+    trains with more ranks than kv heads has to add up the gradients of the copies (`part_of`).
     """
     n = world_size()
     if n == 1:
@@ -111,15 +192,17 @@ def parallelize(model: Transformer) -> Transformer:
             parent, _, child = name.rpartition(".")
             dim, weight = SPLIT_DIM[child], model.get_parameter(f"{name}.weight").detach()
             rows, columns = weight.shape  # (out, in) of a linear, (V, D) of the embedding
+            part, parts = part_of(f"{name}.weight", model.args.n_kv_heads, rank(), n)
             new: nn.Module
             if child == "tok_embeddings":
                 new = fairscale_layers.ParallelEmbedding(rows, columns)
             elif dim == 0:
                 gather = name == "output"  # every rank needs all logits
-                new = fairscale_layers.ColumnParallelLinear(columns, rows, bias=False, gather_output=gather)
+                together = rows // parts * n  # more than `rows` where kv heads are repeated
+                new = fairscale_layers.ColumnParallelLinear(columns, together, bias=False, gather_output=gather)
             else:
                 new = fairscale_layers.RowParallelLinear(columns, rows, bias=False, input_is_parallel=True)
-            new.weight = nn.Parameter(shard(weight, dim, rank(), n).clone())
+            new.weight = nn.Parameter(shard(weight, dim, part, parts).clone())
             setattr(model.get_submodule(parent), child, new)
     return model
 
@@ -141,10 +224,22 @@ def _no_initial_weights() -> Iterator[None]:
         fairscale_layers._initialize_affine_weight = fill
 
 
+def smallest(number: int) -> int:
+    """The smallest of the ranks' numbers: what all of them can afford."""
+    if world_size() == 1:
+        return number
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    box = torch.tensor(number, device=device)
+    with explained():
+        dist.all_reduce(box, dist.ReduceOp.MIN)
+    return int(box)
+
+
 def same_everywhere(value: torch.Tensor) -> torch.Tensor:
     """Rank 0's `value` on every rank. A token that ranks disagreed on would let their caches drift apart."""
     if world_size() > 1:
-        dist.broadcast(value, src=0)
+        with explained():
+            dist.broadcast(value, src=0)
     return value
 
 
@@ -153,5 +248,6 @@ def tell_everyone(thing: Thing) -> Thing:
     if world_size() == 1:
         return thing
     box: list[Any] = [thing]
-    dist.broadcast_object_list(box, src=0)
+    with explained():
+        dist.broadcast_object_list(box, src=0)
     return box[0]
