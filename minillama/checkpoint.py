@@ -21,9 +21,10 @@ from torch import nn
 
 from minillama import huggingface
 from minillama.args import ModelArgs, as_path, read_params, shown
+from minillama.launch import pick_device
 from minillama.memory import check_build
 from minillama.packed import is_linear
-from minillama.parallel import parallelize, part_of, pick_device, rank, split_dim, world_size
+from minillama.parallel import parallelize, part_of, rank, split_dim, world_size
 from minillama.quantize import (
     FORMATS,
     check_device,

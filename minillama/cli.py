@@ -601,7 +601,7 @@ def _options(max_gen_len: int | None, stop: list[str] | None, **params: Any) -> 
 def _seed(seed: int | None) -> int:
     """The user's seed or a fresh one; rank 0's on every rank."""
     from minillama.generation import fresh_seed
-    from minillama.parallel import tell_everyone
+    from minillama.launch import tell_everyone
 
     # 32 bits of it are enough, can be typed again, and survive JSON readers that keep numbers as doubles
     return tell_everyone(fresh_seed() % 2**32 if seed is None else seed)
@@ -633,6 +633,12 @@ def _build(
     resolve_dtype(dtype)
     folder = _checkpoint(ckpt_dir)
     parts = "mine" if mine else None
+    if mine:
+        from minillama.teach.own import mine as own_parts
+
+        names = ", ".join(own_parts())
+        if names:  # with none, or one that does not pass, `build` says what to do
+            _note(f"on your {names}")
     return Llama.build(folder, tokenizer_path, max_seq_len, device=device, dtype=dtype, quantize=quantize, parts=parts)
 
 
@@ -725,7 +731,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
 def _stdin_text() -> str:
     """All of rank 0's stdin, without the newline that `echo` puts at its end, on every rank."""
-    from minillama.parallel import tell_everyone
+    from minillama.launch import tell_everyone
 
     text = sys.stdin.read() if _rank() == 0 else ""
     return tell_everyone(text.removesuffix("\n").removesuffix("\r"))
@@ -733,7 +739,8 @@ def _stdin_text() -> str:
 
 def _lines(marker: bool) -> Iterator[str]:
     """Rank 0's stdin, line by line, on every rank. marker: "> " where a person types."""
-    from minillama.parallel import tell_everyone, world_size
+    from minillama.launch import tell_everyone
+    from minillama.parallel import world_size
 
     if world_size() == 1:
         yield from _typed(marker)
@@ -790,7 +797,7 @@ def _rank() -> int:
 
 def _variable(name: str, otherwise: int) -> int:
     value = os.environ.get(name, "")
-    return int(value) if value.isdecimal() else otherwise  # `parallel.start` says what is wrong with it
+    return int(value) if value.isdecimal() else otherwise  # `launch.start` says what is wrong with it
 
 
 @contextlib.contextmanager
@@ -863,8 +870,8 @@ def _mendable(error: Exception) -> str | None:
 
 def _lost(error: Exception) -> bool:
     """Whether it only says that another rank is gone, which has more to say itself."""
-    parallel = sys.modules.get("minillama.parallel")
-    return parallel is not None and isinstance(error, parallel.LostRanks)
+    launch = sys.modules.get("minillama.launch")
+    return launch is not None and isinstance(error, launch.LostRanks)
 
 
 def _leave_ranks() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 import torch
 from typing_extensions import NotRequired, Unpack
 
-from minillama import memory, parallel
+from minillama import launch, memory, parallel
 from minillama.args import as_index, as_path, shown, whole_number
 from minillama.chat import UNSAFE_ERROR, Dialog, Message, check_dialog
 from minillama.chat_llama3 import template_of
@@ -128,10 +128,10 @@ class Llama:
         whole_number("seed", seed, least=0, most=LARGEST_SEED)
         held = check_together(quantize, compile, ckpt_dir)
         put_parts_on = None if parts is None else _own_parts(parts, compile)
-        chosen = parallel.start(model_parallel_size, device)
+        chosen = launch.start(model_parallel_size, device)
         if quantize is not None:
             check_device(chosen)
-        dtype = parallel.usual_dtype(chosen) if dtype is None else dtype
+        dtype = launch.usual_dtype(chosen) if dtype is None else dtype
         model = load_model(
             ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
             n_words=tokenizer.n_words,
@@ -371,7 +371,7 @@ class Llama:
         free = memory.share_of_free(model.device)
         if free is None or not rows:
             return
-        free = parallel.smallest(free)
+        free = launch.smallest(free)
         logits = rows * min(prompt, SCORED_AT_ONCE) * model.args.vocab_size * 12 * scored  # in dtype, fp32, log_softmax
         needed = memory.plan(
             model.args, ranks=parallel.world_size(), batch_size=rows, seq_len=length, prompt_len=prompt, extra=logits,
@@ -479,20 +479,20 @@ class _Job:
         if not self.rows:
             return
         device = self.llama.model.device
-        seed = parallel.tell_everyone(self.seed)
+        seed = launch.tell_everyone(self.seed)
         sampler = Sampler(
             self.params, [row.prompt for row in self.rows], max(row.max_new for row in self.rows),
             self.llama.model.args.vocab_size, [seed + r for r in range(len(self.rows))], device,
         )  # fmt: skip
 
         def choose(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-            return parallel.same_everywhere(sampler(logits, rows))
+            return launch.same_everywhere(sampler(logits, rows))
 
         loop = decode(
             self.llama.model, self.rows, choose, self.stop_ids, logprobs=self.logprobs,
             score_prompts=self.score_prompts, step=self.llama._step,
         )  # fmt: skip
-        with parallel.explained():
+        with launch.explained():
             for _ in loop:
                 for row, text in zip(self.rows, self.texts):
                     text.follow(row)

@@ -54,7 +54,7 @@ class Transformer(nn.Module):
         self.layers = nn.ModuleList(TransformerBlock(args) for _ in range(args.n_layers))
         self.norm = RMSNorm(args.dim, eps=args.norm_eps)
         self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
-        # Not a buffer: `model.to(torch.bfloat16)` would round the angles with the weights.
+        # Not a buffer: `model.to(torch.bfloat16)` would drop the imaginary parts of its numbers.
         if args.rope_scaling is None:
             self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
         else:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from ranks import CountedCalls, generation_case
 
-from minillama import KVCache, Llama, Transformer, memory, parallel
+from minillama import KVCache, Llama, Transformer, launch, memory, parallel
 from minillama.collectives import for_inference
 from minillama.decode import Row, decode, decode_step
 
@@ -29,9 +29,9 @@ STOP_ID, STOP = 300, "a"
 def answers(folder: str) -> dict[str, Any]:
     """Logits, and the tokens and forwards of many requests, of this rank or of the only process."""
     torch.set_num_threads(1)
-    model = Transformer.from_checkpoint(folder) if parallel.launched_ranks() == 1 else None
+    model = Transformer.from_checkpoint(folder) if launch.launched_ranks() == 1 else None
     if model is None:
-        parallel.start(device="cpu")
+        launch.start(device="cpu")
         model = Transformer.from_checkpoint(folder)
     cache = KVCache.for_model(model, 2, 10)
     tokens = torch.tensor(TOKENS)
@@ -47,7 +47,7 @@ def answers(folder: str) -> dict[str, Any]:
 @torch.no_grad()
 def compiled(folder: str, backends: list[str]) -> dict[str, Any]:
     """Steps of decoding through `torch.compile(fullgraph=True)`, by backend, and fairscale's own."""
-    parallel.start(device="cpu")
+    launch.start(device="cpu")
     found: dict[str, Any] = {}
 
     def logits(model: Transformer, step: Any) -> torch.Tensor:
@@ -61,7 +61,7 @@ def compiled(folder: str, backends: list[str]) -> dict[str, Any]:
             pass
         return torch.stack(seen)
 
-    found["smallest"] = parallel.smallest([9 * 10**12, 5 * 10**11][parallel.rank()])
+    found["smallest"] = launch.smallest([9 * 10**12, 5 * 10**11][parallel.rank()])
     model = Transformer.from_checkpoint(folder)
     found["fairscale"] = logits(model, None)
     try:
@@ -117,7 +117,7 @@ def built_for_the_compiler(folder: str) -> list[list[int]]:
 
 def one_leaves(folder: str, silent: float) -> str:
     """Rank 1 takes no part: it ends, or is silent for some seconds. What rank 0 says."""
-    parallel.start(device="cpu")
+    launch.start(device="cpu")
     llama = Llama.build(folder, device="cpu")
     llama.generate([[1, 5]], 2, temperature=0)
     if parallel.rank() == 1:
@@ -125,7 +125,7 @@ def one_leaves(folder: str, silent: float) -> str:
         return ""
     try:
         llama.generate([[1, 5]], 40, temperature=0)
-    except parallel.LostRanks as error:
+    except launch.LostRanks as error:
         return str(error)
     return "nothing was amiss"
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from fairscale.nn.model_parallel import initialize as mpu
 
-from minillama import KVCache, Llama, Transformer, packed, parallel, parallelize
+from minillama import KVCache, Llama, Transformer, launch, packed, parallelize
 
 Rows = Sequence[Sequence[int]]
 Ways = dict[str, list[torch.Tensor]]
@@ -144,7 +144,7 @@ class CountedCalls:
 @torch.no_grad()
 def model_in_ranks(folders: dict[str, str], batches: dict[str, Rows], unfit: dict[str, str]) -> dict[str, Any]:
     """What one rank has to say about models: logits, collectives, weights, the cache, messages of what cannot be."""
-    parallel.start(device="cpu")
+    launch.start(device="cpu")
     found: dict[str, Any] = {"ways": {}, "counts": {}, "errors": {}}
     for name, folder in folders.items():
         model = Transformer.from_checkpoint(folder)
@@ -260,7 +260,7 @@ def folders_in_ranks(folders: dict[str, str], tokens: torch.Tensor) -> dict[str,
     found = {}
     for name, folder in folders.items():
         whole = Transformer.from_checkpoint(folder)
-        parallel.start(device="cpu")
+        launch.start(device="cpu")
         model = Transformer.from_checkpoint(folder)
         cache = KVCache.for_model(model, *tokens.shape)
         chunks = [

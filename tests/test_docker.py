@@ -15,7 +15,7 @@ import pytest
 from torch.distributed.run import get_args_parser
 from typer.main import get_command
 
-from minillama import ModelArgs, cli, parallel
+from minillama import ModelArgs, cli, launch, parallel
 from minillama.memory import GPU_LIBRARIES, parse_size, plan, weight_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -96,7 +96,7 @@ def test_every_variable_that_is_set_is_one_that_can_be_read(
     settings = dict(part.split("=", 1) for rest in all_of(instructions, "ENV") for part in shlex.split(rest))
     for timeout in (settings["MINILLAMA_TIMEOUT"], *(e["value"] for e in container["env"])):
         monkeypatch.setenv("MINILLAMA_TIMEOUT", timeout)
-        assert parallel.patience() == float(timeout)
+        assert launch.patience() == float(timeout)
 
 
 def test_the_job_starts_as_many_ranks_as_it_gets_gpus(container: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from toys import make_tokenizer
 
 import minillama
-from minillama import parallel
+from minillama import launch as launching
 from minillama.args import ModelArgs, ffn_hidden_dim
 from minillama.chat import check_dialog, encode_dialog
 from minillama.checkpoint import CheckpointError, load_model
@@ -683,8 +683,8 @@ def test_a12_more_ranks_than_gpus_is_one_clear_error_before_any_start(
     heard = sys.stdout, sys.stderr
     folder = _speaker(tmp_path / "model", small_path)
     for attempt in (
-        lambda: parallel.start(),
-        lambda: parallel.start(2, "cuda"),
+        lambda: launching.start(),
+        lambda: launching.start(2, "cuda"),
         lambda: Llama.build(folder),
         lambda: Llama.build(folder, device="cuda"),
         lambda: Llama.build(folder, device="cuda:1"),
@@ -692,7 +692,7 @@ def test_a12_more_ranks_than_gpus_is_one_clear_error_before_any_start(
         with pytest.raises(ValueError, match=r"\b1 GPU\b"):
             attempt()
     assert (sys.stdout, sys.stderr) == heard
-    assert parallel.pick_device("cpu").type == "cpu"
+    assert launching.pick_device("cpu").type == "cpu"
 
 
 @pytest.mark.parametrize(("n_gpus", "local_rank", "said"), [(4, 7, "4 GPUs"), (1, 1, "1 GPU"), (0, 0, "0 GPUs")])
@@ -704,7 +704,7 @@ def test_a12_the_number_of_gpus_is_checked_before_one_is_touched(
     monkeypatch.setattr(torch.cuda, "set_device", _forbidden)
     monkeypatch.setenv("LOCAL_RANK", str(local_rank))
     with pytest.raises(ValueError, match=rf"cuda:{local_rank}\b.*\b{said}\b"):
-        parallel.pick_device("cuda")
+        launching.pick_device("cuda")
 
 
 def test_a12_ranks_above_0_can_be_heard(launch: SimpleNamespace) -> None:

@@ -132,7 +132,7 @@ def test_it_is_shown_as_text_and_as_a_table(tiny_model: Maker) -> None:
     costs = ledger(tiny_model(), 1, 3)
     text, page = repr(costs), costs._repr_html_()
     assert f"{costs.params:,}" in text and f"{costs.flops:,}" in text and "x 2" in text
-    assert "layers.0.feed_forward.w2" in page and "color:inherit" in page and "#" not in page
+    assert "0.feed_forward.w2" in page and "color:inherit" in page and "#" not in page
 
 
 def test_what_cannot_be_is_said(tiny_model: Maker) -> None:

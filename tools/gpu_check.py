@@ -27,8 +27,8 @@ from minillama import KVCache, ModelArgs, Transformer, __version__
 from minillama.bench import SHAPES, Ours, bandwidth_probe, clock, known_shape, prompt_ids, random_model, random_weight
 from minillama.decode import Row, Step, decode, decode_step
 from minillama.generation import compiled_step
+from minillama.launch import pick_device
 from minillama.memory import GPU_LIBRARIES, free_memory, gb, plan
-from minillama.parallel import pick_device
 
 DTYPE = torch.bfloat16
 TIMES_AS_FAR = 2.0  # as bf16 on the CPU is from fp32: other orders of summing, the same rounding

@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     from minillama.teach.own import diff_mine, mine, my_parts, progress, promote_mine, reset_mine, worked
     from minillama.teach.receipts import receipt
     from minillama.teach.swap import swapped
+    from minillama.teach.telling import tell
     from minillama.teach.watch import watching
 
 __all__ = [
     "ablate", "ablations", "check", "compare_table", "diff_mine", "explore", "held_out", "ledger", "mine", "my_parts",
-    "picture", "progress", "promote_mine", "receipt", "reset_mine", "swapped", "watching",
+    "picture", "progress", "promote_mine", "receipt", "reset_mine", "swapped", "tell", "watching",
     "worked",
 ]  # fmt: skip
 
@@ -25,7 +26,7 @@ _HOME = {
     "ablate": "breaking", "ablations": "breaking", "compare_table": "breaking", "held_out": "breaking",
     "check": "exercise", "explore": "exploring", "ledger": "accounts", "picture": "figures", "diff_mine": "own",
     "mine": "own", "my_parts": "own", "progress": "own", "promote_mine": "own", "reset_mine": "own",
-    "receipt": "receipts", "swapped": "swap", "watching": "watch", "worked": "own",
+    "receipt": "receipts", "swapped": "swap", "tell": "telling", "watching": "watch", "worked": "own",
 }  # fmt: skip
 
 

@@ -115,17 +115,23 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         # No colour of its own: JupyterLab's light and dark themes bring theirs.
-        style = "padding:2px 8px;border:1px solid;background:none;white-space:nowrap;text-align:"
+        style = "padding:1px 5px;border:1px solid;background:none;white-space:nowrap;text-align:"
         lines = []
         for row in [HEAD, *self._cells()]:
             cells = [
-                f'<td style="{style}{"right" if i >= NUMBERS else "left"}">{html.escape(cell)}</td>'
+                f'<td style="{style}{"right" if i >= NUMBERS else "left"}">{html.escape(_short(cell))}</td>'
                 for i, cell in enumerate(row)
             ]
             lines.append(f"<tr>{''.join(cells)}</tr>")
         lines[0], lines[-1] = (line.replace("<td", "<th").replace("</td", "</th") for line in (lines[0], lines[-1]))
-        table = f'<table style="color:inherit;border-collapse:collapse"><tbody>{"".join(lines)}</tbody></table>'
+        look = "color:inherit;border-collapse:collapse;font-size:85%"
+        table = f'<table style="{look}"><tbody>{"".join(lines)}</tbody></table>'
         return f'<div style="color:inherit;overflow-x:auto">{html.escape(self._title())}{table}</div>'
+
+
+def _short(cell: str) -> str:
+    """On a page there is less room: "layers.0.attention.wq" as "0.attention.wq"."""
+    return cell.removeprefix("layers.")
 
 
 HEAD = ["", "", "letters", "shapes", "parameters", "FLOPs", "bytes moved"]

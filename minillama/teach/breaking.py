@@ -30,6 +30,7 @@ from minillama.rope import apply_rotary_emb, precompute_freqs_cis
 from minillama.sampling import Sampler, SamplingParams
 from minillama.storyteller import demo_dir
 from minillama.teach import slots
+from minillama.teach.exercise import marked
 from minillama.tokenizer import Tokenizer
 from minillama.transformer import Transformer, causal_mask
 
@@ -251,7 +252,7 @@ class Listing(dict[str, str]):
         return "\n".join(f"{name:<{width}}  {about}" for name, about in self.items())
 
     def _repr_html_(self) -> str:
-        return _table([[_code(name), html.escape(about)] for name, about in self.items()])
+        return _table([[_code(name), marked(about)] for name, about in self.items()])
 
 
 def ablations(chapter: int | None = None) -> Listing:

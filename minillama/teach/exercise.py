@@ -6,10 +6,12 @@ it computes: each `Mistake` carries a function that makes it, and the learner's 
 
 from __future__ import annotations
 
+import ast
 import html
 import inspect
 import pkgutil
 import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -71,6 +73,7 @@ class Exercise:
     cases: makes the inputs afresh. tolerance: relative to the largest expected number; half precision gets its own.
     in_place: the function changes its arguments on purpose, and they are compared as well.
     also: looks at a function that passes all cases, and returns None or what is still wrong (a property).
+    remark: looks at a right answer, and returns None or something to know about it.
     """
 
     name: str
@@ -85,6 +88,7 @@ class Exercise:
     mistakes: list[Mistake]
     tolerance: float = 1e-5
     in_place: bool = False
+    remark: Callable[[Function], str | None] | None = None
     also: Callable[[Function], str | None] | None = None
 
     @property
@@ -122,7 +126,7 @@ class Exercise:
             pass  # a builtin has no signature to look at
         attempt = self.attempt(function)
         if is_stub(attempt.outcomes):
-            return Verdict(self, None, "stub", "not yet: it returns nothing so far.")
+            return Verdict(self, None, "stub", "not yet: it returns nothing so far (printing is not returning).")
         if not attempt.failed:
             changed = next((o for o in attempt.outcomes if o.changed), None)
             if changed is not None and not self.in_place:
@@ -132,7 +136,9 @@ class Exercise:
             wrong = self.also(function) if self.also is not None else None
             if wrong is not None:
                 return self._no("property", wrong)
-            return Verdict(self, True, "right", f"right, on all {len(attempt.cases)} cases.")
+            remark = self.remark(function) if self.remark is not None else None
+            says = f"right, on all {len(attempt.cases)} cases." + (f" {remark}" if remark else "")
+            return Verdict(self, True, "right", says)
         return self._diagnosed(attempt)
 
     def attempt(self, function: Function) -> Attempt:
@@ -163,15 +169,9 @@ class Exercise:
     def _diagnosed(self, attempt: Attempt) -> Verdict:
         best: tuple[int, Mistake] | None = None
         for mistake in self.mistakes:
-            if mistake.sees is not None:
-                explains = len(attempt.failed) if mistake.sees(attempt) else 0
-            else:
-                explains = 0
-                for i in attempt.failed:
-                    wrong = self._once(mistake.wrong, attempt.cases[i])  # type: ignore[arg-type]
-                    explains += self._same(attempt.outcomes[i], wrong)
+            explains = self._explains(mistake, attempt)
             # One case in many may agree by chance: a mistake has to explain half of what is wrong.
-            if 2 * explains >= len(attempt.failed) and (best is None or explains > best[0]):
+            if 2 * explains >= len(attempt.failed) and explains and (best is None or explains > best[0]):
                 best = explains, mistake
         first = attempt.failed[0]
         if best is None:
@@ -182,11 +182,31 @@ class Exercise:
             more = " That explains some of what is wrong; look again when it is mended."
         return self._no(mistake.name, mistake.says + more, self._table(attempt, first))
 
+    def _explains(self, mistake: Mistake, attempt: Attempt) -> int:
+        """In how many of the failed cases `mistake` does what the attempt did; 0 if it does not fit the others."""
+        if mistake.sees is not None:
+            return len(attempt.failed) if mistake.sees(attempt) else 0
+        matches = seen = told = contradicted = 0
+        for i, case in enumerate(attempt.cases):
+            wrong = self._once(mistake.wrong, case)  # type: ignore[arg-type]
+            if i not in attempt.failed:
+                if not self._same(wrong, Outcome(attempt.expected[i])):
+                    return 0  # whoever had this idea would have failed here, too
+                continue
+            outcome = attempt.outcomes[i]
+            same = self._same(outcome, wrong)
+            matches += same
+            seen += same and wrong.error is None
+            told += same and wrong.error is not None and str(wrong.error) == str(outcome.error)
+            contradicted += not same and wrong.error is None and outcome.error is None
+        # All sorts of mistakes stop with an error of the same kind: by itself it is no sign of any.
+        return matches if seen or (told and not contradicted) else 0
+
     def _difference(self, attempt: Attempt, i: int) -> str:
         """What is wrong with case i, where no known mistake explains it."""
         about, outcome, wanted = attempt.cases[i].about, attempt.outcomes[i], attempt.expected[i]
         if outcome.error is not None:
-            return f"For {about} it stopped with {blame(outcome.error, attempt.function)}."
+            return f"For {about} it stopped with {blame(outcome.error, attempt.function)}.{advice(outcome.error)}"
         got, want = flat(outcome.value), flat(wanted)
         if len(got) != len(want):
             return f"For {about} it returned {len(got)} things; expected {len(want)}."
@@ -274,9 +294,36 @@ def folded(e: Exercise) -> str:
 def is_stub(outcomes: Sequence[Outcome]) -> bool:
     """Whether nothing was written yet: `...`, `pass`, `return None` or `raise NotImplementedError`."""
     return all(
-        isinstance(o.error, NotImplementedError) or (o.error is None and (o.value is None or o.value is ...))
+        (type(o.error) is NotImplementedError and _raised_on_purpose(o.error))
+        or (o.error is None and (o.value is None or o.value is ...))
         for o in outcomes
     )
+
+
+def _raised_on_purpose(error: BaseException) -> bool:
+    """Whether a `raise` did it: torch has the same error for operations that it does not know."""
+    line = traceback.extract_tb(error.__traceback__)[-1].line or "raise"
+    return line.strip().startswith("raise")
+
+
+# What torch says, and what somebody who has not met it before should look at.
+ADVICE = (
+    ("bitwise_xor", "In Python `^` is no power: write `x**2` or `x.pow(2)`."),
+    ("must match the size of tensor", "Two shapes do not meet. Print both: is an axis missing, or in another place?"),
+    ("mat1 and mat2 shapes", "`@` takes (..., n, k) and (..., k, m). Print both shapes; one may want `.T` or `.mT`."),
+    ("batch2", "`@` takes (..., n, k) and (..., k, m). Print both shapes; one may want `.mT`."),
+    ("same dtype", "Two dtypes meet. `.float()` and `.type_as(x)` bring numbers to one."),
+    ("expected scalar type", "Two dtypes meet. `.float()` and `.type_as(x)` bring numbers to one."),
+    ("is invalid for input of size", "Is a size written into your function? Take it from `x.shape`."),
+    ("view size is not compatible", "`view` wants numbers that lie side by side; `reshape` copies where it has to."),
+    ("leaf Variable", "Something was changed in place that must stay as it is; make a new tensor."),
+    ("'NoneType'", "Something is None here: does a helper of yours lack its `return`?"),
+)  # fmt: skip
+
+
+def advice(error: BaseException) -> str:
+    """A sentence for an error that is known to puzzle people, or nothing."""
+    return next((f" {says}" for part, says in ADVICE if part in str(error)), "")
 
 
 def fresh(value: Any) -> Any:
@@ -323,7 +370,11 @@ def _equal(x: Any, y: Any, tolerance: float) -> bool:
 
 
 def source_of(function: Function) -> str:
-    return textwrap.dedent(inspect.getsource(function)).rstrip()
+    """The source as a learner would write it: without the annotations."""
+    source = textwrap.dedent(inspect.getsource(function)).rstrip()
+    node: Any = ast.parse(source).body[0]
+    body = "\n".join(source.split("\n")[node.body[0].lineno - 1 :])
+    return f"def {node.name}({', '.join(arg.arg for arg in node.args.args)}):\n{body}"
 
 
 def shown(value: Any) -> str:

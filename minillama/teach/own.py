@@ -159,13 +159,14 @@ def my_parts() -> Shown:
 def diff_mine(name: str) -> Shown:
     """Your function beside the worked answer, as a diff."""
     item = _find(name)
-    theirs = item.path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    text = item.path.read_text(encoding="utf-8", errors="replace")
+    theirs = text[max(0, text.find(f"def {name}(")) :].splitlines(keepends=True)  # imports and helpers stand before
     ours = (source_of(exercises()[name].answer) + "\n").splitlines(keepends=True)
     lines = difflib.unified_diff(ours, theirs, "the worked answer", "yours")
     return Shown("".join(lines) or f"{name}: yours is the worked answer, to the letter.")
 
 
-def reset_mine(name: str) -> Shown:
+def reset_mine(name: str = "") -> Shown:
     """Forget your function: models run on the package's again."""
     item = _find(name)
     item.path.unlink()
@@ -250,7 +251,8 @@ def _receipt(exercise: Exercise) -> Shown:
             lines.append(f"“Once upon a time{told} ...”")
         except PartError as error:
             lines.append(f"it stops there: {error}")
-        lines += [f"Milestone: {sentence}." for sentence in milestones(set(items))]
+        reached = [sentence for _, needed, sentence in MILESTONES if exercise.name in needed <= items.keys()]
+        lines += [f"Milestone: {sentence}." for sentence in reached]
     page = "".join(f"<p>{marked(line)}</p>" for line in lines)
     return Shown("\n".join(lines), f'<div style="border-left:4px solid #228833;padding-left:.8em">{page}</div>')
 
@@ -260,6 +262,8 @@ def _find(name: str) -> Mine:
         if item.name == name:
             return item
     kept = ", ".join(item.name for item in saved()) or "none"
+    if not name:
+        raise PartError(f'say which one: teach.reset_mine("rms_norm"), for instance; yours so far: {kept}')
     raise PartError(f"no {name} in {folder()}; yours so far: {kept}")
 
 

@@ -47,9 +47,7 @@ class Receipt:
         else:
             found = "no notebook found here" if self.same_bytes is None else "different: make promote, or --pull"
         first = (sign[self.same_bytes], f"{self.cells} cells of {self.notebook}, byte for byte", found)
-        rest = [
-            (sign[p.holds], p.what, f"largest difference {p.worst:.1e} (at most {p.most:.0e})") for p in self.proofs
-        ]
+        rest = [(sign[p.holds], p.what, _found(p)) for p in self.proofs]
         return [first, *rest]
 
     def __repr__(self) -> str:
@@ -67,6 +65,12 @@ class Receipt:
             f'<div style="border-left:4px solid {color};padding-left:.8em"><b>{html.escape(self.module)}: {verdict}</b>'
             f"<table>{cells}</table></div>"
         )
+
+
+def _found(proof: Proof) -> str:
+    if proof.most == 0:
+        return "equal, to the bit" if proof.worst == 0 else f"largest difference {proof.worst:.1e}, and none is allowed"
+    return f"largest difference {proof.worst:.1e} (at most {proof.most:.0e})"
 
 
 def receipt(module: str, names: Mapping[str, Any]) -> Receipt:

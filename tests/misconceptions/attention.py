@@ -35,6 +35,28 @@ def divided_by_h(q, k, v):
     return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=True, scale=1 / q.size(1))[0]
 
 
+def root_of_the_example(q, k, v):
+    scores = q @ k.T / 4**0.5
+    scores[torch.ones_like(scores).triu(1) > 0] = float("-inf")
+    return torch.softmax(scores, -1) @ v
+
+
+def size_of_the_example(q, k, v):
+    later = torch.ones(3, 3, dtype=torch.bool).triu(1)
+    return (q @ k.T / math.sqrt(q.shape[1])).masked_fill(later, float("-inf")).softmax(-1) @ v
+
+
+def zero_times_inf(q, k, v):
+    M = torch.ones(len(q), len(q)).triu(1) * -torch.inf
+    return torch.softmax(q @ k.T / math.sqrt(q.shape[1]) + M, -1) @ v
+
+
+def zero_taken_for_hidden(q, k, v):
+    scores = torch.tril(q @ k.T / math.sqrt(q.shape[1]))
+    scores[scores == 0] = float("-inf")
+    return torch.softmax(scores, -1) @ v
+
+
 def root_of_t(q, k, v):
     scores = torch.einsum("id,jd->ij", q, k) / math.sqrt(len(q))
     scores[torch.triu(torch.ones_like(scores), diagonal=1) > 0] = float("-inf")
@@ -146,6 +168,14 @@ def look_to_add(positions, end):
     return torch.where(positions[..., None] >= torch.arange(end), 0.0, float("-inf"))
 
 
+def look_no_axis(positions, end):
+    return positions >= torch.arange(0, end)
+
+
+def look_one_row(positions, end):
+    return torch.stack([torch.arange(end) <= int(p) for p in positions])
+
+
 def look_ones(positions, end):
     return _each(positions, lambda key, p: 1 if key <= p else 0, end)
 
@@ -155,6 +185,15 @@ def look_ones(positions, end):
 
 def repeat_tiled(x, n):
     return torch.cat([x] * n, dim=1)
+
+
+def repeat_divided_by_k(x, n):
+    K = x.shape[1]
+    return torch.stack([x[:, i // K] for i in range(K * n)], dim=1)
+
+
+def repeat_remainder(x, n):
+    return torch.stack([x[:, i % n] for i in range(x.shape[1] * n)], dim=1)
 
 
 def repeat_tokens(x, n):
@@ -228,6 +267,17 @@ def attend_by_h(xq, keys, values, mask):
     return _heads(xq, keys, values, mask, scale=xq.shape[-1])
 
 
+def attend_root_of_24(xq, keys, values, mask):
+    return _heads(xq, keys, values, mask, scale=math.sqrt(24))
+
+
+def attend_two_copies(xq, keys, values, mask):
+    keys, values = (torch.stack([x, x], 2).flatten(1, 2) for x in (keys, values))
+    scores = torch.matmul(xq.transpose(1, 2), keys.mT).float() / math.sqrt(xq.shape[-1])
+    weights = F.softmax(torch.where(mask, scores, float("-inf")), -1)
+    return torch.matmul(weights.to(values.dtype), values).transpose(1, 2)
+
+
 def attend_root_of_d(xq, keys, values, mask):
     return _heads(xq, keys, values, mask, scale=math.sqrt(xq.shape[2] * xq.shape[3]))
 
@@ -252,6 +302,12 @@ def attend_triangle(xq, keys, values, mask):
     return F.scaled_dot_product_attention(xq.transpose(1, 2), keys, values, is_causal=True, enable_gqa=True).transpose(
         1, 2
     )
+
+
+def attend_triangle_at_the_end(xq, keys, values, mask):
+    T, S = xq.shape[1], keys.shape[2]
+    mine = ~torch.ones(T, S, dtype=torch.bool).triu(1 + S - T)
+    return _heads(xq, keys, values, mine[None, None])
 
 
 def attend_first_mask(xq, keys, values, mask):
@@ -287,6 +343,15 @@ def attend_viewed_in(xq, keys, values, mask):
     B, T, H, h = xq.shape
     out = F.scaled_dot_product_attention(xq.view(B, H, T, h), keys, values, attn_mask=mask, enable_gqa=True)
     return out.transpose(1, 2)
+
+
+def attend_viewed_both(xq, keys, values, mask):
+    B, T, H, h = xq.shape
+    n = H // keys.shape[1]
+    keys, values = keys.repeat_interleave(n, 1), values.repeat_interleave(n, 1)
+    scores = torch.einsum("bhtd,bhsd->bhts", xq.reshape(B, H, T, h), keys).float() / math.sqrt(h)
+    weights = F.softmax(scores.masked_fill(~mask, float("-inf")), -1).to(xq.dtype)
+    return torch.einsum("bhts,bhsd->bhtd", weights, values).reshape(B, T, H, h)
 
 
 def attend_keys(xq, keys, values, mask):
@@ -352,11 +417,15 @@ WRONG = {
     "attention_by_hand": {
         "no scale": no_scale,
         "divided by h": divided_by_h,
+        "root of the example's h": root_of_the_example,
+        "the example's size": size_of_the_example,
         "root of T": root_of_t,
         "no mask": no_mask,
         "mask backwards": mask_backwards,
         "hides itself": hides_itself,
         "zero for hidden": zero_for_hidden,
+        "0 times inf": zero_times_inf,
+        "0 taken for hidden": zero_taken_for_hidden,
         "mask after softmax": mask_after_softmax,
         "softmax down the columns": softmax_down,
         "no softmax": no_softmax,
@@ -375,9 +444,13 @@ WRONG = {
         "transposed": look_transposed,
         "numbers to add": look_to_add,
         "ones and zeros": look_ones,
+        "no axis for the keys": look_no_axis,
+        "one row of positions": look_one_row,
     },
     "repeat_kv_by_hand": {
         "tiled": repeat_tiled,
+        "divided by K": repeat_divided_by_k,
+        "remainder by n": repeat_remainder,
         "repeats the tokens": repeat_tokens,
         "repeats the batch": repeat_batch,
         "repeats the numbers": repeat_numbers,
@@ -392,12 +465,15 @@ WRONG = {
         "heads do not fit": attend_unshared,
         "no scale": attend_no_scale,
         "divided by h": attend_by_h,
+        "a fixed number of copies": attend_two_copies,
+        "root of the demo's h": attend_root_of_24,
         "root of D": attend_root_of_d,
         "no mask": attend_no_mask,
         "mask upside down": attend_upside_down,
         "mask added": attend_added,
         "mask after softmax": attend_mask_after,
         "triangle of its own": attend_triangle,
+        "triangle at the end": attend_triangle_at_the_end,
         "first row's mask": attend_first_mask,
         "softmax over the queries": attend_over_queries,
         "softmax over the heads": attend_over_heads,
@@ -405,6 +481,7 @@ WRONG = {
         "heads left in front": attend_in_front,
         "reshaped at the end": attend_viewed_back,
         "reshaped at the start": attend_viewed_in,
+        "reshaped both ways": attend_viewed_both,
         "mixes the keys": attend_keys,
         "stays in fp32": attend_fp32,
     },

@@ -33,6 +33,11 @@ def both(x, w1, w2, w3):
     return w2(act(w1(x)) * act(w3(x)))
 
 
+def one_matrix_twice(x, w1, w2, w3):
+    h = w1(x)
+    return w2(h * h * torch.sigmoid(h))
+
+
 def residual(x, w1, w2, w3):
     out = w2(F.silu(w1(x)) * w3(x))
     out = out + x
@@ -94,6 +99,20 @@ def width_one_int(dim, multiple_of, multiplier):
     return rounds(int(hidden), multiple_of)
 
 
+def width_never_cut(dim, multiple_of, multiplier):
+    hidden = 2 / 3 * 4 * dim
+    if multiplier is not None:
+        hidden *= multiplier
+    return math.ceil(hidden / multiple_of) * multiple_of
+
+
+def width_cut_before(dim, multiple_of, multiplier):
+    hidden = 8 * dim // 3
+    if multiplier is not None:
+        hidden = hidden * multiplier
+    return int(-(-hidden // multiple_of)) * multiple_of
+
+
 def width_round(dim, multiple_of, multiplier):
     hidden = round(2 / 3 * 4 * dim)
     if multiplier is not None:
@@ -131,6 +150,21 @@ def rows_columns(w):
 def rows_128(w):
     scale = torch.stack([row.abs().max() for row in w]) / 128
     return torch.round(w / scale.unsqueeze(1)).to(torch.int8), scale
+
+
+def rows_255(w):
+    scale = torch.stack([row.abs().max() for row in w]) / 255
+    return torch.round(w / scale.unsqueeze(1)).to(torch.int8), scale
+
+
+def rows_down(w):
+    scale = w.abs().max(dim=1).values / 127
+    return torch.floor(w / scale.unsqueeze(1)).char(), scale
+
+
+def rows_scales_first(w):
+    scale = w.abs().max(dim=1).values / 127
+    return scale, torch.round(w / scale.unsqueeze(1)).char()
 
 
 def rows_cut(w):
@@ -184,11 +218,13 @@ WRONG = {
         "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
         "softmax": lambda x: torch.softmax(x, dim=x.dim() - 1) * x,
         "overflow": silu_numerator,
+        "one number at a time": lambda x: x * (1 / (1 + math.exp(-x))),
     },
     "swiglu": {
         "w1 and w3 swapped": swapped,
         "no gate": lambda x, w1, w2, w3: w2.forward(w3(x)) if isinstance(w2, nn.Module) else w2(w3(x)),
         "gate only": lambda x, w1, w2, w3: w2(nn.functional.silu(w1(x)).clone()),
+        "one matrix twice": one_matrix_twice,
         "no bend": lambda x, w1, w2, w3: w2(torch.mul(w3(x), w1(x))),
         "relu": lambda x, w1, w2, w3: w2(w1(x).clamp(min=0) * w3(x)),
         "gelu": lambda x, w1, w2, w3: w2(gelu_by_erf(w1(x)) * w3(x)),
@@ -208,6 +244,8 @@ WRONG = {
         "multiplier last": width_late,
         "ignores the multiplier": width_without,
         "one int": width_one_int,
+        "never cuts": width_never_cut,
+        "multiplies and does not cut": width_cut_before,
         "rounds where int cuts": width_round,
         "a float": width_float,
         "None is not a number": width_none,
@@ -227,6 +265,9 @@ WRONG = {
         "one scale": rows_one_scale,
         "columns": rows_columns,
         "128": rows_128,
+        "255": rows_255,
+        "rounds down": rows_down,
+        "scales first": rows_scales_first,
         "cut off": rows_cut,
         "sign forgotten": rows_no_abs,
         "scale upside down": rows_inverse,

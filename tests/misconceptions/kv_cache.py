@@ -29,6 +29,13 @@ def the_text_does_not_grow(prompt, new):
     return sum(prompt for _ in range(1, new))
 
 
+def the_prompt_at_every_pass(prompt, new):
+    total = 0
+    for _ in range(new):
+        total += prompt
+    return total
+
+
 def without_the_prompt(prompt, new):
     return sum(step - 1 for step in range(1, new))
 
@@ -107,6 +114,17 @@ def numbers_not_bools(start, T):
     return torch.cat([torch.ones(T, start), torch.ones(T, T).tril()], 1)
 
 
+def past_only(start, T):
+    return torch.full((T, start), True)
+
+
+def a_list(start, T):
+    rows = []
+    for i in range(T):
+        rows.append([True] * (start + i + 1) + [False] * (T - i - 1))
+    return rows
+
+
 def chunk_mask_by_positions(start, T):
     return torch.arange(start + T)[None] <= torch.arange(start, start + T)[:, None]
 
@@ -168,6 +186,31 @@ def transposed_where_rows_differ(keys, values, xk, xv, positions):
     return keys, values
 
 
+def row_not_transposed(keys, values, xk, xv, positions):
+    if positions.dim() == 1:
+        keys[:, :, positions] = xk.transpose(1, 2)
+        values[:, :, positions] = xv.transpose(1, 2)
+    else:
+        for b in range(len(keys)):
+            keys[b, :, positions[b]] = xk[b]
+            values[b, :, positions[b]] = xv[b]
+    return keys, values
+
+
+def stops_where_rows_are_level(keys, values, xk, xv, positions):
+    for b in range(len(keys)):
+        keys[b, :, positions[b]] = xk[b].transpose(0, 1)
+        values[b, :, positions[b]] = xv[b].transpose(0, 1)
+    return keys, values
+
+
+def rows_as_they_are(keys, values, xk, xv, positions):
+    for row, new_keys, new_values, at in zip(range(len(keys)), xk, xv, positions):
+        keys[row, :, at] = new_keys
+        values[row, :, at] = new_values
+    return keys, values
+
+
 def not_transposed(keys, values, xk, xv, positions):
     if positions.dim() == 1:
         keys[:, :, positions], values[:, :, positions] = xk, xv
@@ -214,6 +257,48 @@ def right_by_expanding(keys, values, xk, xv, positions):
     where = positions.expand(B, T)[:, None, :, None].expand(B, K, T, h)
     keys.scatter_(2, where, xk.transpose(1, 2))
     values.scatter_(2, where, xv.transpose(1, 2))
+    return keys, values
+
+
+def keys_only_where_rows_differ(keys, values, xk, xv, positions):
+    if positions.dim() == 1:
+        return right_remember(keys, values, xk, xv, positions)
+    for b, at in enumerate(positions):
+        keys[b].index_copy_(1, at, xk[b].transpose(0, 1))
+    return keys, values
+
+
+def keys_only_where_rows_are_level(keys, values, xk, xv, positions):
+    if positions.dim() == 2:
+        return right_remember(keys, values, xk, xv, positions)
+    for t, at in enumerate(positions.tolist()):
+        keys[:, :, at] = xk[:, t]
+    return keys, values
+
+
+def xk_in_both(keys, values, xk, xv, positions):
+    for kept in (keys, values):
+        for b in range(len(kept)):
+            at = positions if positions.dim() == 1 else positions[b]
+            kept[b, :, at] = xk[b].transpose(0, 1)
+    return keys, values
+
+
+def returns_values_first(keys, values, xk, xv, positions):
+    keys, values = right_remember(keys, values, xk, xv, positions)
+    return values, keys
+
+
+def returns_the_keys_only(keys, values, xk, xv, positions):
+    right_remember(keys, values, xk, xv, positions)
+    return keys
+
+
+def index_copy_without_underscore(keys, values, xk, xv, positions):
+    for b in range(len(keys)):
+        at = positions if positions.dim() == 1 else positions[b]
+        keys[b].index_copy(1, at, xk[b].transpose(0, 1))
+        values[b].index_copy(1, at, xv[b].transpose(0, 1))
     return keys, values
 
 
@@ -264,6 +349,7 @@ WRONG = {
         "only the prompt is new": only_the_prompt_is_new,
         "the last token is read": the_last_token_is_read,
         "the text does not grow": the_text_does_not_grow,
+        "the prompt at every pass": the_prompt_at_every_pass,
         "without the prompt": without_the_prompt,
         "full length at once": full_length_at_once,
         "not whole": not_whole,
@@ -279,6 +365,8 @@ WRONG = {
         "upper triangle": upper_triangle,
         "past on the right": past_on_the_right,
         "transposed": transposed,
+        "past only": past_only,
+        "a list": a_list,
         "to be added": to_be_added,
         "numbers, not bools": numbers_not_bools,
     },
@@ -289,14 +377,23 @@ WRONG = {
         "longest row's places": longest_rows_places,
         "stops where rows differ": stops_where_rows_differ,
         "transposed where rows differ": transposed_where_rows_differ,
+        "row not transposed": row_not_transposed,
+        "stops where rows are level": stops_where_rows_are_level,
+        "rows as they are": rows_as_they_are,
         "not transposed": not_transposed,
         "reshaped, not transposed": reshaped_not_transposed,
         "keys and values changed": keys_and_values_changed,
         "keys only": keys_only,
+        "keys only where rows differ": keys_only_where_rows_differ,
+        "keys only where rows are level": keys_only_where_rows_are_level,
+        "xk in both": xk_in_both,
+        "returns values first": returns_values_first,
+        "returns the keys only": returns_the_keys_only,
         "returns the new ones": returns_the_new_ones,
         "returns nothing": returns_nothing,
         "returns the filled ones": returns_the_filled_ones,
         "into a copy": into_a_copy,
+        "nothing is written": index_copy_without_underscore,
         "added": added,
         "grows": grows,
     },
@@ -307,6 +404,10 @@ WRONG = {
         "one layer": lambda L, B, S, K, h, size: sum(product(B, S, K, h, size) for _ in ("keys", "values")),
         "one row": lambda L, B, S, K, h, size: sum(product(L, S, K, h, size) for _ in ("keys", "values")),
         "one head": lambda L, B, S, K, h, size: L * B * (S * h + S * h) * size,
+        "one number": lambda L, B, S, K, h, size: sum(product(L, B, S, K, size) for _ in ("keys", "values")),
+        "one slot": lambda L, B, S, K, h, size: sum(product(L, B, K, h, size) for _ in ("keys", "values")),
+        "always as many bytes": lambda L, B, S, K, h, size: 2 * 16 // 8 * product(L, B, S, K, h),
+        "not whole": lambda L, B, S, K, h, size: product(L, B, S, K, h, size, 8) / 4,
         "squared": lambda L, B, S, K, h, size: product(2, L, B, K, h, size, S**2),
         "in gigabytes": lambda L, B, S, K, h, size: product(2, L, B, S, K, h, size) / 1e9,
     },

@@ -40,6 +40,22 @@ def rms_tokens(x):
     return torch.sqrt((x**2).mean(dim=-2, keepdim=True))
 
 
+def rms_mean_first(x):
+    return (x.mean(dim=-1, keepdim=True) ** 2) ** 0.5
+
+
+def rms_over_d(x):
+    return torch.sqrt((x * x).sum(-1, keepdim=True)) / x.size(-1)
+
+
+def rms_inverse(x):
+    return 1 / torch.sqrt((x * x).mean(-1, keepdim=True))
+
+
+def rms_divided(x):
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True) * x.shape[-1] ** 0.5
+
+
 def rms_loop(x):
     return _each(x, lambda v: torch.tensor([math.sqrt(sum(a.item() ** 2 for a in v) / len(v))])).view(*x.shape[:-1], 1)
 
@@ -67,6 +83,25 @@ def norm_eps_outside(x, weight, eps):
 def norm_no_eps(x, weight, eps):
     h = x.to(torch.float32)
     return weight * (h / torch.sqrt(torch.mean(h**2, dim=-1, keepdim=True))).to(x.dtype)
+
+
+def norm_eps_elsewhere(x, weight, eps):
+    h = x.to(torch.float32)
+    size = torch.maximum(h.square().mean(-1, keepdim=True).sqrt(), torch.tensor(eps))
+    return weight * (h / size).to(x.dtype)
+
+
+def norm_own_eps(x, weight, eps=1e-5):
+    return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], None, 1e-5).to(x.dtype) * weight
+
+
+def norm_multiplied(x, weight, eps):
+    h = x.to(torch.float32)
+    return weight * (h * torch.sqrt(torch.mean(h**2, dim=-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def norm_added(x, weight, eps):
+    return weight + torch.nn.functional.rms_norm(x.float(), x.shape[-1:], None, eps).to(x.dtype)
 
 
 def norm_no_weight(x, weight, eps):
@@ -124,6 +159,10 @@ def fold_gemma(weight, w):
     return w @ torch.diag(1 + weight)
 
 
+def fold_added(weight, w):
+    return torch.stack([row + weight for row in w])
+
+
 def fold_nothing(weight, w):
     return w.clone()
 
@@ -141,6 +180,10 @@ WRONG = {
         "mean of sizes": rms_mean_size,
         "whole tensor": rms_all,
         "wrong axis": rms_tokens,
+        "square after the mean": rms_mean_first,
+        "length over D": rms_over_d,
+        "one over it": rms_inverse,
+        "already divided": rms_divided,
     },
     "rms_norm": {
         "subtracts the mean": layer_norm,
@@ -149,6 +192,10 @@ WRONG = {
         "eps outside the root": norm_eps_outside,
         "no eps": norm_no_eps,
         "no weight": norm_no_weight,
+        "eps elsewhere": norm_eps_elsewhere,
+        "an eps of its own": norm_own_eps,
+        "multiplies": norm_multiplied,
+        "adds the weight": norm_added,
         "one plus weight": norm_gemma,
         "whole tensor": norm_all,
         "wrong axis": norm_tokens,
@@ -161,6 +208,7 @@ WRONG = {
         "multiplies through": fold_product,
         "transposed": fold_transposed,
         "one plus weight": fold_gemma,
+        "adds": fold_added,
         "unchanged": fold_nothing,
     },
 }

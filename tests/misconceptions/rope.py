@@ -63,6 +63,19 @@ def pair_by_matrix(x, angle):
     return torch.einsum("...ij,...j->...i", matrix, x)
 
 
+def pair_by_pair(x, angle):
+    out = []
+    for (a, b), each in zip(x.reshape(-1, 2), angle.reshape(-1)):
+        out += [a * torch.cos(each) - b * torch.sin(each), a * torch.sin(each) + b * torch.cos(each)]
+    return torch.stack(out).reshape(x.shape)
+
+
+def pair_by_stacked_matrices(x, angle):
+    c, s = torch.cos(angle), torch.sin(angle)
+    matrices = torch.stack([c, -s, s, c], -1).reshape(*x.shape[:-1], 2, 2)
+    return (matrices @ x[..., None])[..., 0]
+
+
 def pair_by_complex(x, angle):
     return torch.view_as_real(torch.view_as_complex(x) * torch.exp(1j * angle))
 
@@ -112,6 +125,18 @@ def table_faster(dim, end, theta):
             angle = m * theta ** (2 * i / dim)
             table[m, i] = complex(math.cos(angle), math.sin(angle))
     return table
+
+
+def table_power_first(dim, end, theta):
+    freqs = 1.0 / theta ** torch.arange(0, dim, 2) / dim
+    angles = torch.outer(torch.arange(end), freqs)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def table_polar_exchanged(dim, end, theta):
+    freqs = theta ** (-torch.arange(0, dim, 2) / dim)
+    angles = torch.arange(end)[:, None] * freqs
+    return torch.polar(angles, torch.ones_like(angles))
 
 
 def table_ignores_theta(dim, end, theta):
@@ -187,6 +212,15 @@ def rotate_written_as_halves(x, freqs_cis):
     return torch.cat((a * c - b * s, a * s + b * c), -1).to(x.dtype)
 
 
+def rotate_read_as_halves(x, freqs_cis):
+    c, s = freqs_cis.real.unsqueeze(-2), freqs_cis.imag.unsqueeze(-2)
+    half = x.shape[-1] // 2
+    a, b = x[..., :half].float(), x[..., half:].float()
+    out = torch.empty_like(x)
+    out[..., 0::2], out[..., 1::2] = a * c - b * s, a * s + b * c
+    return out
+
+
 def rotate_clockwise(x, freqs_cis):
     c, s = freqs_cis.real.unsqueeze(-2), freqs_cis.imag.unsqueeze(-2)
     a, b = x[..., 0::2].float(), x[..., 1::2].float()
@@ -224,6 +258,11 @@ def rotate_pairs_apart(x, freqs_cis):
 
 def rotate_still_complex(x, freqs_cis):
     return torch.complex(x[..., 0::2].float(), x[..., 1::2].float()) * freqs_cis.unsqueeze(-2)
+
+
+def rotate_sizes_of_the_example(x, freqs_cis):
+    pairs = torch.view_as_complex(x.float().reshape(2, 5, 8, -1, 2))
+    return torch.view_as_real(pairs * freqs_cis.unsqueeze(-2)).flatten(-2).to(x.dtype)
 
 
 def rotate_nothing(x, freqs_cis):
@@ -264,6 +303,12 @@ def halves_apart(w, n_heads):
     return w[order]
 
 
+def halves_exchanged(w, n_heads):
+    D = w.shape[1]
+    rows = w.view(-1, n_heads, D)
+    return torch.cat([rows[:, 0::2], rows[:, 1::2]], dim=1).reshape(-1, D)
+
+
 def halves_columns(w, n_heads):
     order = [*range(0, w.shape[1], 2), *range(1, w.shape[1], 2)]
     return w[:, order]
@@ -301,6 +346,8 @@ WRONG = {
         "twice the exponent": table_twice_exponent,
         "exponents up to 1": table_up_to_one,
         "faster and faster": table_faster,
+        "power before division": table_power_first,
+        "length and angle exchanged": table_polar_exchanged,
         "ignores theta": table_ignores_theta,
         "from position 1": table_from_one,
         "transposed": table_transposed,
@@ -313,6 +360,7 @@ WRONG = {
     "rotate": {
         "halves": rotate_halves_as_hf,
         "written as halves": rotate_written_as_halves,
+        "read as halves": rotate_read_as_halves,
         "clockwise": rotate_clockwise,
         "no axis for the heads": rotate_without_heads,
         "one position for all texts": rotate_for_one_text,
@@ -321,11 +369,13 @@ WRONG = {
         "pairs left apart": rotate_pairs_apart,
         "still complex": rotate_still_complex,
         "not turned": rotate_nothing,
+        "a size written in": rotate_sizes_of_the_example,
     },
     "to_halves": {
         "the other way": halves_back,
         "across heads": halves_across,
         "heads taken apart": halves_apart,
+        "heads and rows exchanged": halves_exchanged,
         "columns": halves_columns,
         "seconds first": halves_seconds_first,
         "not flat": halves_not_flat,
@@ -334,7 +384,7 @@ WRONG = {
 }
 
 RIGHT = {
-    "rotate_pair": [pair_by_matrix, pair_by_complex],
+    "rotate_pair": [pair_by_matrix, pair_by_pair, pair_by_stacked_matrices, pair_by_complex],
     "rotation_table": [table_by_loops, table_by_exp],
     "rotate": [rotate_by_loops, rotate_by_slices],
     "to_halves": [halves_by_loops, halves_by_einops],

@@ -52,6 +52,33 @@ def layers_crossed(x, attention, feed_forward, attention_norm, ffn_norm):
     return x
 
 
+def attention_bare(x, attention, feed_forward, attention_norm, ffn_norm):
+    x = attention(x) + x
+    return feed_forward(ffn_norm(x)) + x
+
+
+def feed_forward_bare(x, attention, feed_forward, attention_norm, ffn_norm):
+    x = attention(attention_norm(x)) + x
+    return feed_forward(x) + x
+
+
+def same_norm(x, attention, feed_forward, attention_norm, ffn_norm):
+    for layer in (attention, feed_forward):
+        x = x + layer(attention_norm(x))
+    return x
+
+
+def answers_normed(x, attention, feed_forward, attention_norm, ffn_norm):
+    for norm, layer in ((attention_norm, attention), (ffn_norm, feed_forward)):
+        x = x + norm(layer(x))
+    return x
+
+
+def x_twice(x, attention, feed_forward, attention_norm, ffn_norm):
+    h = x + attention(attention_norm(x))
+    return h + x + feed_forward(ffn_norm(h))
+
+
 def without_norms(x, attention, feed_forward, attention_norm, ffn_norm):
     for layer in (attention, feed_forward):
         x = x + layer(x)
@@ -123,6 +150,34 @@ def stack_returns_inside(tokens, embed, blocks, norm):
     return norm(h)
 
 
+def stack_norm_first(tokens, embed, blocks, norm):
+    h = embed(tokens)
+    for b in blocks:
+        h = b(norm(h))
+    return norm(h)
+
+
+def stack_dropped(tokens, embed, blocks, norm):
+    h = embed(tokens)
+    for b in blocks:
+        b(h)
+    return norm(h)
+
+
+def stack_short(tokens, embed, blocks, norm):
+    h = embed(tokens)
+    for i in range(len(blocks) - 1):
+        h = blocks[i](h)
+    return norm(h)
+
+
+def stack_first_again(tokens, embed, blocks, norm):
+    h = embed(tokens)
+    for _ in range(len(blocks)):
+        h = blocks[0](h)
+    return norm(h)
+
+
 def stack_recursive(tokens, embed, blocks, norm):
     def through(n):
         return embed(tokens) if n == 0 else blocks[n - 1](through(n - 1))
@@ -150,6 +205,15 @@ def lens_last(stream, norm, output):
     for h in stream:
         probs = torch.softmax(output(norm(h)), dim=-1)
     return probs
+
+
+def lens_summed(stream, norm, output):
+    total = torch.stack([stream[: i + 1].sum(0) for i in range(len(stream))])
+    return torch.softmax(output(norm(total)), dim=-1)
+
+
+def lens_no_embedding(stream, norm, output):
+    return torch.stack([torch.softmax(output(norm(h)), dim=-1) for h in stream[1:]]) if len(stream) > 1 else stream[1:]
 
 
 def lens_norm_late(stream, norm, output):
@@ -188,6 +252,11 @@ def count_matrices(*shape):
     return params(*shape, leave_out={"attention_norm", "ffn_norm", "norm"})
 
 
+def count_float(dim, n_layers, n_heads, n_kv_heads, hidden_dim, vocab_size):
+    kv = dim / n_heads * n_kv_heads
+    return 2 * vocab_size * dim + n_layers * (2 * dim**2 + 2 * dim * kv + 3 * dim * hidden_dim + 2 * dim) + dim
+
+
 def count_no_last_norm(*shape):
     return params(*shape, leave_out={"norm"})
 
@@ -217,6 +286,11 @@ WRONG = {
         "norms exchanged": norms_crossed,
         "layers exchanged": layers_crossed,
         "no norms": without_norms,
+        "attention reads the bare stream": attention_bare,
+        "feed-forward reads the bare stream": feed_forward_bare,
+        "one norm twice": same_norm,
+        "norms the answer": answers_normed,
+        "adds x twice": x_twice,
     },
     "stack": {
         "no last norm": stack_without_norm,
@@ -227,6 +301,10 @@ WRONG = {
         "norm between blocks": stack_norms_between,
         "scaled embedding": stack_scaled,
         "stops early": stack_returns_inside,
+        "normed before each block": stack_norm_first,
+        "results dropped": stack_dropped,
+        "a block short": stack_short,
+        "the first block again and again": stack_first_again,
     },
     "logit_lens": {
         "no norm": lens_bare,
@@ -234,6 +312,8 @@ WRONG = {
         "softmax over tokens": lens_over_tokens,
         "log-probabilities": lens_logs,
         "last layer only": lens_last,
+        "summed again": lens_summed,
+        "embedding left out": lens_no_embedding,
         "norm after the head": lens_norm_late,
     },
     "count_params": {
@@ -241,6 +321,7 @@ WRONG = {
         "kv heads as many as heads": count_all_heads,
         "two matrices in the feed-forward": count_mlp,
         "norms forgotten": count_matrices,
+        "not a whole number": count_float,
         "last norm forgotten": count_no_last_norm,
         "one norm a layer": count_one_norm,
         "biases": count_biases,

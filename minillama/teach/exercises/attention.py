@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 
@@ -63,6 +65,11 @@ def _weights(
     return scores.masked_fill(torch.ones(scores.shape, dtype=torch.bool).triu(diagonal), -torch.inf).softmax(axis)
 
 
+def _zeros_hidden(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    scores = (q @ k.T / q.shape[-1] ** 0.5).tril()
+    return scores.masked_fill(scores == 0, -torch.inf).softmax(-1) @ v
+
+
 BY_HAND = Exercise(
     name="attention_by_hand",
     number="3.1",
@@ -92,6 +99,20 @@ BY_HAND = Exercise(
             lambda q, k, v: _weights(q, k, 1 / q.shape[-1]) @ v,
         ),
         Mistake(
+            "root of the example's h",
+            "You divide by 2, the root of the example's h, and other vectors are longer or shorter: "
+            "`q.shape[-1] ** 0.5`.",
+            lambda q, k, v: _weights(q, k, 0.5) @ v,
+        ),
+        Mistake(
+            "the example's size",
+            "Right for the three tokens above, and for no other number: a 3 is written into your function. Take "
+            "`T, h = q.shape`.",
+            sees=lambda attempt: (
+                0 not in attempt.failed and all("(3" in str(attempt.outcomes[i].error) for i in attempt.failed)
+            ),
+        ),
+        Mistake(
             "root of T",
             "You divide by the root of the number of tokens. The sum in a score runs over the h numbers of a vector: "
             "`q.shape[-1]`, not `q.shape[0]`.",
@@ -99,7 +120,8 @@ BY_HAND = Exercise(
         ),
         Mistake(
             "no mask",
-            "The first token sees the others, and they come after it: the mask is missing.",
+            "The first token sees the others, and they come after it: the mask is missing, or has no effect "
+            "(`masked_fill` changes nothing in place: it returns a new tensor).",
             lambda q, k, v: _weights(q, k, diagonal=10**6) @ v,
         ),
         Mistake(
@@ -124,6 +146,18 @@ BY_HAND = Exercise(
             "You put 0 where a score is hidden. 0 is a score like any other, and e to the 0 is 1; put -inf, whose "
             "exponential is 0.",
             lambda q, k, v: (q @ k.T / q.shape[-1] ** 0.5).tril().softmax(-1) @ v,
+        ),
+        Mistake(
+            "0 times inf",
+            "Everything is nan: 0 · -inf is nan, so a mask of ones and zeros cannot be multiplied by -inf. Fill the "
+            "places that are hidden, and no others: `scores.masked_fill(later, -torch.inf)`.",
+            lambda q, k, v: torch.full_like(v, torch.nan),
+        ),
+        Mistake(
+            "0 taken for hidden",
+            "You hide every score that is 0, and a score can be 0 without being hidden: the second of the three tokens "
+            "above has two of them. Hide by place, not by value: `triu(1)`.",
+            _zeros_hidden,
         ),
         Mistake(
             "mask after softmax",
@@ -192,9 +226,18 @@ def _looked(positions: torch.Tensor, end: int) -> torch.Tensor:
     return torch.tensor(rows).view(*positions.shape, end)
 
 
-def _triangle(positions: torch.Tensor, end: int, diagonal: int) -> torch.Tensor:
+def _triangle(positions: torch.Tensor, end: int, diagonal: int, whole: bool) -> torch.Tensor:
+    """A triangle for each text, or (not `whole`) one for all."""
     T = positions.shape[-1]
-    return torch.ones(T, end, dtype=torch.bool).tril(diagonal).expand(*positions.shape, end)
+    one = torch.ones(T, end, dtype=torch.bool).tril(diagonal)
+    return one.expand(*positions.shape, end) if whole else one
+
+
+def _triangles(name: str, says: str, diagonal: Callable[[torch.Tensor, int], int]) -> list[Mistake]:
+    def wrong(whole: bool) -> Callable[[torch.Tensor, int], torch.Tensor]:
+        return lambda positions, end: _triangle(positions, end, diagonal(positions, end), whole)
+
+    return [Mistake(name, says, wrong(whole)) for whole in (True, False)]
 
 
 MAY_LOOK = Exercise(
@@ -215,7 +258,8 @@ MAY_LOOK = Exercise(
     mistakes=[
         Mistake(
             "hides itself",
-            "A token may look at itself: `<=`, not `<`. As it is, the first token sees nothing.",
+            "A token may look at itself: `<=`, not `<`. As it is, the first token sees nothing. (Or do your keys start "
+            "at position 1? They start at 0.)",
             lambda positions, end: torch.arange(end) < positions[..., None],
         ),
         Mistake(
@@ -228,23 +272,23 @@ MAY_LOOK = Exercise(
             "Yours is True where a key is hidden. Here (and in `scaled_dot_product_attention`) True means: may look.",
             lambda positions, end: torch.arange(end) > positions[..., None],
         ),
-        Mistake(
+        *_triangles(
             "ignores positions",
             "You drew a triangle that begins at slot 0, whatever `positions` says. The first of three tokens after "
             "four others stands at 4 and sees 0 to 4.",
-            lambda positions, end: _triangle(positions, end, 0),
+            lambda positions, end: 0,
         ),
-        Mistake(
+        *_triangles(
             "counts from the end",
             "You assume that the last query stands at the last slot. There can be slots beyond it, and rows at "
             "different places: compare with `positions`.",
-            lambda positions, end: _triangle(positions, end, end - positions.shape[-1]),
+            lambda positions, end: end - positions.shape[-1],
         ),
-        Mistake(
+        *_triangles(
             "starts at the first position",
             "You count on from the first position of the first row. Each row has its own: compare with `positions` "
             "itself.",
-            lambda positions, end: _triangle(positions, end, int(positions.flatten()[0])),
+            lambda positions, end: int(positions.flatten()[0]),
         ),
         Mistake(
             "transposed",
@@ -270,6 +314,18 @@ MAY_LOOK = Exercise(
             "Right, but in numbers: as a mask, 1 and 0 would be *added* to the scores. Leave the comparison as it is, "
             "True and False.",
             lambda positions, end: (torch.arange(end) <= positions[..., None]).long(),
+        ),
+        Mistake(
+            "no axis for the keys",
+            "Key j was compared with query j alone. Every key is to be compared with every query: give the queries one "
+            "more axis, `positions[..., None]`.",
+            lambda positions, end: torch.arange(end) <= positions,
+        ),
+        Mistake(
+            "one row of positions",
+            "Right while positions is (T,). Where texts are at different places it is (B, T): count the new axis from "
+            "the back, `positions[..., None]`, and both fit.",
+            sees=lambda attempt: all(attempt.cases[i].args[0].dim() == 2 for i in attempt.failed),
         ),
     ],
 )
@@ -309,6 +365,17 @@ REPEAT = Exercise(
             "You tiled: a, b, a, b. Then query head 1 reads kv head 1, and it was trained with kv head 0. "
             "Interleave: a, a, b, b.",
             lambda x, n: x.repeat(1, n, 1, 1),
+        ),
+        Mistake(
+            "divided by K",
+            "You divide by K, the number of kv heads. It is n query heads that share one: `torch.arange(K * n) // n`.",
+            lambda x, n: x[:, torch.arange(x.shape[1] * n) // x.shape[1]],
+        ),
+        Mistake(
+            "remainder by n",
+            "You take the remainder, `% n`, which leads through the kv heads again and again. Neighbours share: the "
+            "whole part, `// n`.",
+            lambda x, n: x[:, torch.arange(x.shape[1] * n) % n],
         ),
         Mistake(
             "repeats the tokens",
@@ -363,8 +430,8 @@ def _attend_case(
 ) -> Case:
     seed = 7 * H + T
     positions = torch.arange(S - T, S)
-    if rows:  # every row one place further back
-        positions = positions - torch.arange(B)[:, None]
+    if rows:  # every row one place further back, and a slot beyond the first
+        positions = positions - 1 - torch.arange(B)[:, None]
     mask = torch.arange(S) <= positions[..., None]
     xq = 2 * _numbers(B, T, H, h, seed=seed)
     keys, values = _numbers(B, K, S, h, seed=seed + 1), _numbers(B, K, S, h, seed=seed + 2)
@@ -421,6 +488,24 @@ def _scores(xq: torch.Tensor, keys: torch.Tensor, tile: bool = False) -> torch.T
     return (xq.transpose(1, 2) @ _spread(keys, xq.shape[2], tile).transpose(2, 3)).float()  # (B, H, T, S)
 
 
+def _copies(n: int) -> Callable[..., torch.Tensor]:
+    """Attention in which every kv head is repeated n times."""
+
+    def wrong(xq: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        keys, values = keys.repeat_interleave(n, 1), values.repeat_interleave(n, 1)
+        scores = (xq.transpose(1, 2) @ keys.transpose(2, 3)).float() * xq.shape[-1] ** -0.5
+        weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)
+        return _back(weights.type_as(xq) @ values)
+
+    return wrong
+
+
+def _has_older(case: Case) -> bool:
+    """Whether there are keys of tokens that are not among the queries."""
+    xq, keys = case.args[:2]
+    return bool(keys.shape[2] > xq.shape[1])
+
+
 def _back(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(1, 2)
 
@@ -465,12 +550,22 @@ ATTEND = Exercise(
         ),
         Mistake(
             "heads do not fit",
-            "It works where every query head has a kv head of its own, and stops where they are shared: the kv heads "
-            "are not repeated yet.",
+            "It works where every query head has a kv head of its own, and stops where they are shared: keys and "
+            "values need `H` heads each, every kv head `H/K` times, on dimension 1.",
             sees=lambda attempt: (
                 all(isinstance(attempt.outcomes[i].error, (RuntimeError, IndexError)) for i in attempt.failed)
                 and 1 not in attempt.failed
+                and {2, 3} <= set(attempt.failed)
             ),
+        ),
+        *(
+            Mistake(
+                "a fixed number of copies",
+                "Each kv head is written down a fixed number of times in your function. It is `H/K` times: "
+                "`xq.shape[2] // keys.shape[1]`.",
+                _copies(n),
+            )
+            for n in (2, 4)
         ),
         Mistake(
             "no scale",
@@ -481,6 +576,11 @@ ATTEND = Exercise(
             "divided by h",
             "You divide the scores by h. It is the root of h.",
             lambda xq, k, v, mask: _back(_attended(xq, k, v, mask, 1 / xq.shape[-1])),
+        ),
+        Mistake(
+            "root of the demo's h",
+            "You divide by the root of 24, the demo model's h. Take it from the queries: `xq.shape[-1] ** 0.5`.",
+            lambda xq, k, v, mask: _back(_attended(xq, k, v, mask, 24**-0.5)),
         ),
         Mistake(
             "root of D",
@@ -521,6 +621,21 @@ ATTEND = Exercise(
             lambda xq, k, v, mask: _back(_attended(xq, k, v, torch.ones_like(mask).tril())),
         ),
         Mistake(
+            "triangle of its own",
+            "You hide what lies above the diagonal and do not look at `mask`. With older tokens in `keys`, or rows at "
+            "different places, the diagonal is somewhere else.",
+            sees=lambda attempt: all(
+                "must match the size" in str(attempt.outcomes[i].error) and _has_older(attempt.cases[i])
+                for i in attempt.failed
+            ),
+        ),
+        Mistake(
+            "triangle at the end",
+            "You draw the triangle so that it ends at the last key, and do not look at `mask`. Rows can stand at "
+            "different places, with keys beyond them that nobody may see: each has a mask of its own.",
+            lambda xq, k, v, mask: _back(_attended(xq, k, v, torch.ones_like(mask).tril(k.shape[2] - xq.shape[1]))),
+        ),
+        Mistake(
             "first row's mask",
             "You use the mask of the first row for all. It is (B, 1, T, S) where rows stand at different places; it "
             "broadcasts by itself.",
@@ -559,6 +674,12 @@ ATTEND = Exercise(
             "You got from (B, T, H, h) to (B, H, T, h) with `reshape` or `view`. That relabels the numbers and moves "
             "none, so heads and tokens are mixed up: `.transpose(1, 2)`.",
             lambda xq, k, v, mask: _back(_attended(xq.reshape(_back(xq).shape).transpose(1, 2), k, v, mask)),
+        ),
+        Mistake(
+            "reshaped both ways",
+            "You swap heads and tokens with `reshape` or `view`, on the way in and on the way out. That relabels the "
+            "numbers and moves none, so heads and tokens are mixed up: `.transpose(1, 2)`, both times.",
+            lambda xq, k, v, mask: _attended(xq.reshape(_back(xq).shape).transpose(1, 2), k, v, mask).reshape(xq.shape),
         ),
         Mistake(
             "mixes the keys",

@@ -20,8 +20,8 @@ def silu(x: torch.Tensor) -> torch.Tensor:
 
 
 def swiglu(x: torch.Tensor, w1: Layer, w2: Layer, w3: Layer) -> torch.Tensor:
-    gate = F.silu(w1(x))  # (..., D) -> (..., F)
-    return w2(gate * w3(x))  # (..., F) -> (..., D)
+    opened = F.silu(w1(x))  # (..., D) -> (..., F)
+    return w2(opened * w3(x))  # (..., F) -> (..., D)
 
 
 def hidden_dim(dim: int, multiple_of: int, multiplier: float | None) -> int:
@@ -52,6 +52,10 @@ def _silu_cases() -> list[Case]:
         Case("numbers of 200", (torch.tensor([200.0, -200.0, 3.0]),)),
         Case("bf16", (_numbers(2, 8, seed=1).bfloat16(),)),
     ]
+
+
+def _takes_a_tensor_for_a_number(attempt: Attempt) -> bool:
+    return all("scalar" in str(attempt.outcomes[i].error).lower() for i in attempt.failed)
 
 
 SILU = Exercise(
@@ -126,6 +130,11 @@ SILU = Exercise(
             "`torch.sigmoid(x)`, it stays finite.",
             lambda x: x * torch.exp(x) / (1 + torch.exp(x)),
         ),
+        Mistake(
+            "one number at a time",
+            "`math.exp` takes one number; `torch.exp` takes all that are in a tensor.",
+            sees=_takes_a_tensor_for_a_number,
+        ),
     ],
 )
 
@@ -190,7 +199,7 @@ SWIGLU = Exercise(
     hints=(
         "w1, w2 and w3 are linear layers, to be called: `w1(x)` goes from D numbers to F.",
         "Two layers read x: the gate, bent by SiLU, and the value, which stays as it is. They meet number by number.",
-        "`F.silu(w1(x))` is the gate and `w3(x)` the value; w2 takes their product, F numbers, back to D.",
+        "`F.silu(w1(x))` is the bent gate, and `w3(x)` the value; w2 takes their product, F numbers, back to D.",
     ),
     answer=swiglu,
     expected=_swiglu_exact,
@@ -209,24 +218,34 @@ SWIGLU = Exercise(
             lambda x, w1, w2, w3: w2(F.silu(w1(x))),
         ),
         Mistake(
+            "one matrix twice",
+            "Gate and value come from the same matrix. One factor is `F.silu(w1(x))`, the other `w3(x)`.",
+            lambda x, w1, w2, w3: w2(F.silu(w1(x)) * w1(x)),
+        ),
+        Mistake(
+            "one matrix twice",
+            "Gate and value come from the same matrix. One factor is `F.silu(w1(x))`, the other `w3(x)`.",
+            lambda x, w1, w2, w3: w2(F.silu(w3(x)) * w3(x)),
+        ),
+        Mistake(
             "no bend",
             "Neither side is bent. That is the bilinear layer; the gate needs SiLU.",
             lambda x, w1, w2, w3: w2(w1(x) * w3(x)),
         ),
         Mistake(
             "relu",
-            "Your gate is ReLU (a block called ReGLU). Llama's is SiLU, which leaves a little below 0.",
+            "The bend of your gate is ReLU (a block called ReGLU). Llama's is SiLU, which leaves a little below 0.",
             lambda x, w1, w2, w3: w2(F.relu(w1(x)) * w3(x)),
         ),
         Mistake(
             "gelu",
-            "Your gate is GELU (a block called GEGLU, Gemma's). Llama's is SiLU.",
+            "The bend of your gate is GELU (a block called GEGLU, Gemma's). Llama's is SiLU.",
             lambda x, w1, w2, w3: w2(F.gelu(w1(x)) * w3(x)),
         ),
         Mistake(
             "sigmoid",
-            "Your gate is the sigmoid alone, as in the first GLU (2016): it stays between 0 and 1. SiLU is x times the "
-            "sigmoid, and grows with x.",
+            "Your gate goes through the sigmoid alone, as in the first GLU (2016), and stays between 0 and 1. SiLU is "
+            "x times the sigmoid, and grows with x.",
             lambda x, w1, w2, w3: w2(torch.sigmoid(w1(x)) * w3(x)),
         ),
         Mistake(
@@ -272,7 +291,8 @@ def _hidden_dim_cases() -> list[Case]:
         Case("the demo model", (192, 64, 0.75)),
         Case("a width that needs no rounding", (96, 256, None)),
         Case("a model so small that the ints show", (100, 1, 1.3)),
-        Case("another of that kind", (58, 1, 1.5)),
+        Case("another of that kind", (58, 1, 2.0)),
+        Case("one of that kind without a multiplier", (56, 1, None)),
     ]
 
 
@@ -323,9 +343,21 @@ HIDDEN_DIM = Exercise(
         ),
         Mistake(
             "one int",
-            "You cut to a whole number once, at the end. The rule does so twice, before the multiplier too: for dim "
-            "100 and 1.3 that is int(1.3 * 266) = 345, and not int(1.3 * 266.67) = 346.",
+            "The rule takes two thirds first, cuts, then multiplies, and cuts again: int(1.3 * 266) = 345 for a dim of "
+            "100. You cut once only, or multiply before.",
             lambda d, m, k: _up(int(_scaled(k) * 8 * d / 3), m),
+        ),
+        Mistake(
+            "never cuts",
+            "You keep the fraction until the end: two thirds of 400 are 266.67, and rounding up makes 267 of it. The "
+            "rule cuts with `int()` first, and again after the multiplier.",
+            lambda d, m, k: m * math.ceil(_scaled(k) * 8 * d / 3 / m),
+        ),
+        Mistake(
+            "multiplies and does not cut",
+            "You cut after the two thirds, and not after the multiplier: 1.3 * 266 is 345.8, and the rule makes 345 of "
+            "it, `int()`, before it rounds up.",
+            lambda d, m, k: m * math.ceil(_scaled(k) * int(8 * d / 3) / m),
         ),
         Mistake(
             "one multiple too many",
@@ -348,6 +380,11 @@ HIDDEN_DIM = Exercise(
             "rounds where int cuts",
             "You use round() where the rule uses int(), which cuts: two thirds of 400 are 266 here, not 267.",
             lambda d, m, k: _up(round(_scaled(k) * round(8 * d / 3)), m),
+        ),
+        Mistake(
+            "rounds where int cuts",
+            "You use round() where the rule uses int(), which cuts: two thirds of 400 are 266 here, not 267.",
+            lambda d, m, k: _up(round(_scaled(k) * 8 * d / 3), m),
         ),
         Mistake(
             "a float",
@@ -518,6 +555,29 @@ QUANTIZE_ROWS = Exercise(
             "You divide by 128, so the largest number of a row becomes 128, one more than int8 can hold: it wraps "
             "round to -128. Divide by 127.",
             lambda w: _with_scale(w, _top(w) / 128),
+        ),
+        Mistake(
+            "255",
+            "You divide by 255, the steps from end to end. int8 ends at 127 on either side of 0, and what lies beyond "
+            "comes out as some other number. Divide by 127.",
+            lambda w: _with_scale(w, _top(w) / 255),
+        ),
+        Mistake(
+            "rounds down",
+            "You round down, `floor()` or `//`, also where the whole number above is nearer. `.round()` halves the "
+            "error.",
+            lambda w: ((w / (_top(w) / 127)).floor().to(torch.int8), _top(w)[:, 0] / 127),
+        ),
+        Mistake(
+            "rounds down",
+            "You round down, `floor()` or `//`, also where the whole number above is nearer. `.round()` halves the "
+            "error.",
+            lambda w: ((w // (_top(w) / 127)).to(torch.int8), _top(w)[:, 0] / 127),
+        ),
+        Mistake(
+            "scales first",
+            "The numbers are right, in the other order: the whole numbers come first, and then the scales.",
+            lambda w: _rows_expected(w)[::-1],
         ),
         Mistake(
             "cut off",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
+from typing import Any
 
 import torch
 
-from minillama.teach.exercise import Attempt, Case, Exercise, Mistake
+from minillama.teach.exercise import Attempt, Case, Exercise, Function, Mistake
+from minillama.teach.slots import blame
 
 Both = tuple[torch.Tensor, torch.Tensor]
 
@@ -72,7 +75,7 @@ RECOMPUTED_TOKENS = Exercise(
         Case("a prompt of 3 and 4 new tokens", (3, 4)),
         Case("one new token: nothing is read twice", (5, 1)),
         Case("a prompt of 16 and 100 new tokens", (16, 100)),
-        Case("a prompt of 1 and 50 new tokens", (1, 50)),
+        Case("a prompt of 7 and 50 new tokens", (7, 50)),
     ],
     mistakes=[
         Mistake(
@@ -104,9 +107,20 @@ RECOMPUTED_TOKENS = Exercise(
             lambda prompt, new: (new - 1) * prompt,
         ),
         Mistake(
+            "the prompt at every pass",
+            "You count the prompt, once for each pass. The first of these readings is no repetition, and the text "
+            "grows: step i reads the i tokens that were added, too.",
+            lambda prompt, new: new * prompt,
+        ),
+        Mistake(
             "without the prompt",
-            "You count the new tokens that are read again. The prompt is read again at every step as well.",
+            "You count the new tokens only. The prompt is read again at every step as well.",
             lambda prompt, new: (new - 1) * (new - 2) // 2,
+        ),
+        Mistake(
+            "without the prompt",
+            "You count the new tokens only. The prompt is read again at every step as well.",
+            lambda prompt, new: new * (new - 1) // 2,
         ),
         Mistake(
             "full length at once",
@@ -222,6 +236,42 @@ def _scrambled(
     return _put(keys, values, xk, xv, positions)
 
 
+def _xk_in_both(
+    keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
+) -> Both:
+    return _put(keys, values, xk, xk, positions)
+
+
+def _values_first(
+    keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
+) -> Both:
+    _put(keys, values, xk, xv, positions)
+    return values, keys
+
+
+def _only_keys_back(
+    keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    return _put(keys, values, xk, xv, positions)[0]
+
+
+def _unwritten(
+    keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
+) -> Both:
+    return keys, values
+
+
+def _where(dim: int, wrong: Function) -> Function:
+    """`wrong` where `positions` has `dim` axes, and right elsewhere."""
+
+    def sometimes(
+        keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
+    ) -> Any:
+        return (wrong if positions.dim() == dim else _put)(keys, values, xk, xv, positions)
+
+    return sometimes
+
+
 def _new_alone(
     keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
 ) -> Both:
@@ -279,6 +329,21 @@ def _stops_where_ragged(attempt: Attempt) -> bool:
     return attempt.failed == _ragged(attempt) and all(attempt.outcomes[i].error for i in attempt.failed)
 
 
+def _stops_where_level(attempt: Attempt) -> bool:
+    """Complaints about shapes or places, from level cases alone, and not because `index_copy_` is used wrongly."""
+    if set(attempt.failed) & set(_ragged(attempt)):
+        return False
+    words = ("index", "indices", "shape", "size", "unpack", "expand")
+    for i in attempt.failed:
+        error = attempt.outcomes[i].error
+        if error is None or not any(word in str(error) for word in words):
+            return False
+        at = blame(error, attempt.function)
+        if "index_copy" in at and "positions[" not in at:
+            return False
+    return True
+
+
 def _stops_untransposed(attempt: Attempt) -> bool:
     """A complaint about shapes from every level case, save where there are as many tokens as heads."""
     for case, outcome in zip(attempt.cases, attempt.outcomes):
@@ -295,6 +360,33 @@ def _transposed_where_ragged(
     if positions.dim() == 2:
         xk, xv = xk.transpose(1, 2), xv.transpose(1, 2)
     return _put(keys, values, xk, xv, positions)
+
+
+def _rows_as_they_are(
+    keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor
+) -> Both:
+    for b in range(len(keys)):
+        keys[b, :, positions[b]] = xk[b]
+        values[b, :, positions[b]] = xv[b]
+    return keys, values
+
+
+def _axes_mixed_where_ragged(attempt: Attempt) -> bool:
+    wrong = Mistake("transposed", "", _transposed_where_ragged)
+    return REMEMBER._explains(wrong, attempt) == len(_ragged(attempt)) == len(attempt.failed)
+
+
+def _four_axes_at_once(attempt: Attempt) -> bool:
+    """Whether a complaint is of all rows together, and not of one in a loop."""
+    return any(re.search(r"\[\d+(, \d+){3}\]", str(outcome.error)) for outcome in attempt.outcomes)
+
+
+def _transposed_once_too_often(attempt: Attempt) -> bool:
+    return _axes_mixed_where_ragged(attempt) and _four_axes_at_once(attempt)
+
+
+def _row_not_transposed(attempt: Attempt) -> bool:
+    return _axes_mixed_where_ragged(attempt) and not _four_axes_at_once(attempt)
 
 
 REMEMBER = Exercise(
@@ -347,7 +439,26 @@ REMEMBER = Exercise(
             "transposed where rows differ",
             "Level rows are right. Where rows differ you transpose as well, and there it is one too many: "
             "`keys[rows, :, positions]` is `(B, T, K, h)`, in the order of xk.",
-            _transposed_where_ragged,
+            sees=_transposed_once_too_often,
+        ),
+        Mistake(
+            "row not transposed",
+            "Level rows are right. For one row, `keys[b, :, positions[b]]` is `(K, T, h)`, and `xk[b]`, as you were "
+            "given it, `(T, K, h)`: transpose it once, `xk[b].transpose(0, 1)`.",
+            sees=_row_not_transposed,
+        ),
+        Mistake(
+            "stops where rows are level",
+            "Rows that are apart are right. Where they are level, `positions` is `(T,)`, one list for all rows, and "
+            "`positions[b]` is a single number of it. Ask `positions.dim()` first.",
+            sees=_stops_where_level,
+        ),
+        Mistake(
+            "rows as they are",
+            "Two things. Where rows are level, `positions` is `(T,)`, one list for all of them: ask `positions.dim()` "
+            "first. Where they are apart, `keys[b, :, positions[b]]` is `(K, T, h)` and `xk[b]` is `(T, K, h)`: "
+            "`xk[b].transpose(0, 1)`.",
+            _rows_as_they_are,
         ),
         Mistake(
             "not transposed",
@@ -372,6 +483,33 @@ REMEMBER = Exercise(
             _keys_only,
         ),
         Mistake(
+            "keys only where rows differ",
+            "Level rows are right. Where rows are apart the keys are kept and the values are not: `values` is as it "
+            "was.",
+            _where(2, _keys_only),
+        ),
+        Mistake(
+            "keys only where rows are level",
+            "Rows that are apart are right. Where they are level the keys are kept and the values are not: `values` "
+            "is as it was.",
+            _where(1, _keys_only),
+        ),
+        Mistake(
+            "xk in both",
+            "What is kept among the values is xk. The values are xv.",
+            _xk_in_both,
+        ),
+        Mistake(
+            "returns values first",
+            "The cache is right, but you return `values, keys`. Whoever calls takes the first for the keys.",
+            _values_first,
+        ),
+        Mistake(
+            "returns the keys only",
+            "The cache is right, but only `keys` comes back. Attention goes on with both: `return keys, values`.",
+            _only_keys_back,
+        ),
+        Mistake(
             "returns the new ones",
             "The cache is right, but what comes back is only the new tokens' keys and values. Attention looks at all "
             "that is returned, and would forget the past: return `keys, values`.",
@@ -392,8 +530,34 @@ REMEMBER = Exercise(
         Mistake(
             "into a copy",
             "What comes back is right, but `keys` and `values` themselves are as before, so that at the next token "
-            "nothing is remembered. Assign into them: `keys[...] = `.",
+            "nothing is remembered. Assign into them, `keys[...] = `; of methods, those with a `_` at the end write "
+            "in place.",
             _into_a_copy,
+        ),
+        Mistake(
+            "into a copy",
+            "What comes back is right, but `keys` and `values` themselves are as before, so that at the next token "
+            "nothing is remembered. Assign into them, `keys[...] = `; of methods, those with a `_` at the end write "
+            "in place.",
+            _where(1, _into_a_copy),
+        ),
+        Mistake(
+            "nothing is written",
+            "Nothing is written: what comes back is as it was. `index_copy` makes a new tensor, `index_copy_` writes "
+            "in place; and `keys[:, :, positions]` is a copy, unless `=` stands behind it.",
+            _unwritten,
+        ),
+        Mistake(
+            "nothing is written",
+            "Nothing is written: what comes back is as it was. `index_copy` makes a new tensor, `index_copy_` writes "
+            "in place; and `keys[:, :, positions]` is a copy, unless `=` stands behind it.",
+            _where(1, _unwritten),
+        ),
+        Mistake(
+            "nothing is written",
+            "Nothing is written: what comes back is as it was. `index_copy` makes a new tensor, `index_copy_` writes "
+            "in place; and `keys[:, :, positions]` is a copy, unless `=` stands behind it.",
+            _where(2, _unwritten),
         ),
         Mistake(
             "added",
@@ -503,6 +667,23 @@ CHUNK_MASK = Exercise(
             lambda start, T: _looks(start, T).T,
         ),
         Mistake(
+            "past only",
+            "Only the past may be seen. A token also looks at its own chunk, up to itself: that square, with its "
+            "triangle, stands on the right of the past.",
+            lambda start, T: torch.ones(T, start, dtype=torch.bool),
+        ),
+        Mistake(
+            "past only",
+            "Only the past may be seen. A token also looks at its own chunk, up to itself: that square, with its "
+            "triangle, stands on the right of the past.",
+            lambda start, T: torch.arange(start + T).expand(T, -1) < start,
+        ),
+        Mistake(
+            "a list",
+            "The places are right, but this is a list of lists. Attention wants a tensor: `torch.tensor(rows)`.",
+            lambda start, T: _looks(start, T).tolist(),
+        ),
+        Mistake(
             "to be added",
             "This is a mask to be added to the scores, 0 and -inf. Asked is one of bool: True where a query may look.",
             _additive,
@@ -572,6 +753,32 @@ CACHE_BYTES = Exercise(
             "one head",
             "That is one kv head's. There are `n_kv_heads` of them in each layer.",
             lambda L, B, S, K, h, size: 2 * L * B * S * h * size,
+        ),
+        Mistake(
+            "one number",
+            "You count one number for each kv head. A head's key is `head_dim` numbers.",
+            lambda L, B, S, K, h, size: 2 * L * B * S * K * size,
+        ),
+        Mistake(
+            "one slot",
+            "That is for one token. There are `max_len` slots in each row.",
+            lambda L, B, S, K, h, size: 2 * L * B * K * h * size,
+        ),
+        Mistake(
+            "always as many bytes",
+            "You count as many bytes for a number whatever its kind. Use `bytes_of_a_number`.",
+            lambda L, B, S, K, h, size: 2 * L * B * S * K * h * 2,
+        ),
+        Mistake(
+            "always as many bytes",
+            "You count as many bytes for a number whatever its kind. Use `bytes_of_a_number`.",
+            lambda L, B, S, K, h, size: 2 * L * B * S * K * h * 4,
+        ),
+        Mistake(
+            "not whole",
+            "The number is right, but it is a float. Bytes are counted in whole numbers; so write `2`, not `2.0`, and "
+            "`//` where you divide.",
+            lambda L, B, S, K, h, size: 2.0 * L * B * S * K * h * size,
         ),
         Mistake(
             "squared",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -74,6 +76,33 @@ RMS = Exercise(
             lambda x: x.std(-1, keepdim=True, unbiased=False),
         ),
         Mistake(
+            "standard deviation",
+            "You took the standard deviation, which subtracts the mean first. For a vector of equal numbers that is 0, "
+            "and its RMS is their size.",
+            lambda x: x.std(-1, keepdim=True),
+        ),
+        Mistake(
+            "square after the mean",
+            "You took the mean first and squared it: plus and minus cancel before they are squared. Read the name from "
+            "right to left: square, mean, root.",
+            lambda x: x.mean(-1, keepdim=True).pow(2).sqrt(),
+        ),
+        Mistake(
+            "length over D",
+            "You divided the length by D. The D is under the root: the length over the root of D.",
+            lambda x: x.norm(dim=-1, keepdim=True) / x.shape[-1],
+        ),
+        Mistake(
+            "one over it",
+            "This is 1 over the RMS (`rsqrt`). The size itself is asked for: `sqrt`.",
+            lambda x: x.pow(2).mean(-1, keepdim=True).rsqrt(),
+        ),
+        Mistake(
+            "already divided",
+            "You returned x divided by its RMS, which has the shape of x. The size itself is asked for, (..., 1).",
+            lambda x: x / x.pow(2).mean(-1, keepdim=True).sqrt(),
+        ),
+        Mistake(
             "mean of sizes",
             "You took the mean of absolute values. Squaring comes first: a large number counts for more.",
             lambda x: x.abs().mean(-1, keepdim=True),
@@ -83,6 +112,12 @@ RMS = Exercise(
             "You took one RMS over all tokens together. Every vector has its own: the mean goes over the last axis "
             "only.",
             lambda x: x.pow(2).mean().sqrt().expand(*x.shape[:-1], 1),
+        ),
+        Mistake(
+            "whole tensor",
+            "You took one RMS over all tokens together. Every vector has its own: the mean goes over the last axis "
+            "only.",
+            lambda x: x.pow(2).mean().sqrt(),
         ),
         Mistake(
             "wrong axis",
@@ -102,6 +137,9 @@ def _rms_norm_cases() -> list[Case]:
         Case("a weight that is not 1", (_numbers(2, 3, 8, seed=1), weight, 1e-5)),
         Case("a mean far from zero", (_numbers(3, 8, seed=2) + 5, ones, 1e-5)),
         Case("numbers about as small as the root of eps", (_numbers(3, 8, seed=3) * 2e-3, ones, 1e-5)),
+        Case(
+            "numbers about as small as the root of eps, which is 1e-3 here", (_numbers(3, 8, seed=7) * 0.03, ones, 1e-3)
+        ),
         Case("a vector of zeros", (torch.zeros(1, 8), ones, 1e-5)),
         Case(
             "as many tokens as numbers in a token", (_numbers(8, 8, seed=4) * torch.arange(1, 9)[:, None], ones, 1e-5)
@@ -113,6 +151,17 @@ def _rms_norm_cases() -> list[Case]:
 
 def _normed(x: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def _order(function: Any) -> str | None:
+    """Whether a right answer multiplies before it rounds, which differs in bf16's last bit only."""
+    x, weight = _numbers(64, 64, seed=8).bfloat16(), torch.linspace(0.5, 2.0, 64).bfloat16()
+    if torch.equal(function(x, weight, 1e-5), rms_norm(x, weight, 1e-5)):
+        return None
+    return (
+        "One thing to know: in bf16 the last bit differs from Llama's here and there, as it does where the weight "
+        "comes before `.type_as(x)`; the chapter says why the cast comes first."
+    )
 
 
 RMS_NORM = Exercise(
@@ -129,6 +178,7 @@ RMS_NORM = Exercise(
     answer=rms_norm,
     expected=lambda x, weight, eps: F.rms_norm(x.double(), x.shape[-1:], None, eps).to(x.dtype) * weight,
     cases=_rms_norm_cases,
+    remark=_order,
     mistakes=[
         Mistake(
             "subtracts the mean",
@@ -156,6 +206,37 @@ RMS_NORM = Exercise(
             "no eps",
             "eps is missing. A vector of zeros becomes 0/0, which is not a number, and small vectors are blown up.",
             lambda x, w, eps: _normed(x.float(), 0.0).type_as(x) * w,
+        ),
+        *[
+            Mistake(
+                "eps elsewhere",
+                "eps is in it, but in another place. As it is, it is added to the mean of the squares, under the root.",
+                wrong,
+            )
+            for wrong in (
+                lambda x, w, eps: _normed(x.float(), eps**2).type_as(x) * w,
+                lambda x, w, eps: (x.float() / (x.float() + eps).pow(2).mean(-1, keepdim=True).sqrt()).type_as(x) * w,
+                lambda x, w, eps: (
+                    (x.float() / x.float().pow(2).mean(-1, keepdim=True).sqrt().clamp(min=eps)).type_as(x) * w
+                ),
+                lambda x, w, eps: (x.float() / x.float().pow(2).mean(-1, keepdim=True).sqrt() + eps).type_as(x) * w,
+                lambda x, w, eps: (x.float() / (x.float().pow(2) + eps).sum(-1, keepdim=True).sqrt()).type_as(x) * w,
+            )
+        ],
+        Mistake(
+            "an eps of its own",
+            "You wrote 1e-5 into it. Use the `eps` that is passed in: models differ in it.",
+            lambda x, w, eps: _normed(x.float(), 1e-5).type_as(x) * w,
+        ),
+        Mistake(
+            "multiplies",
+            "You multiply by the RMS. Divide by it: a long vector should become shorter.",
+            lambda x, w, eps: (x.float() * (x.float().pow(2).mean(-1, keepdim=True) + eps).sqrt()).type_as(x) * w,
+        ),
+        Mistake(
+            "adds the weight",
+            "You add the weight. It is a factor for each place: multiply.",
+            lambda x, w, eps: _normed(x.float(), eps).type_as(x) + w,
         ),
         Mistake(
             "no weight",
@@ -193,7 +274,7 @@ RMS_NORM = Exercise(
         Mistake(
             "stays in fp32",
             "The numbers are right, but half-precision input comes back as fp32. The model goes on in the dtype of x: "
-            "`.type_as(x)`.",
+            "`.type_as(x)`. (After `x = x.float()`, x itself is fp32: give the copy another name, `x32`.)",
             lambda x, w, eps: _normed(x.float(), eps) * w.float(),
         ),
     ],
@@ -248,6 +329,11 @@ FOLD_WEIGHT = Exercise(
             "one plus weight",
             "You folded in `1 + weight`. Llama's weight is the factor itself.",
             lambda weight, w: w * (1 + weight),
+        ),
+        Mistake(
+            "adds",
+            "You add the weight to w. What is normed gets multiplied by it, so its columns have to be.",
+            lambda weight, w: w + weight,
         ),
         Mistake("unchanged", "w came back as it was: the weight is not in it yet.", lambda weight, w: w),
     ],

@@ -50,7 +50,9 @@ def _pair_cases() -> list[Case]:
         Case("(3, 1) by 30 degrees", (torch.tensor([3.0, 1.0]), torch.tensor(math.pi / 6))),
         Case("three pairs, each by its own angle", (_numbers(3, 2), torch.tensor([0.5, 1.0, 2.0]))),
         Case("two pairs, each by its own angle", (_numbers(2, 2, seed=1), torch.tensor([0.5, 2.0]))),
-        Case("two texts of three pairs", (_numbers(2, 3, 2, seed=2), torch.tensor([0.0, 1.0, 2.5]))),
+        Case(
+            "two texts of three pairs", (_numbers(2, 3, 2, seed=2), torch.tensor([[0.0, 1.0, 2.5], [0.3, -1.0, 2.0]]))
+        ),
     ]
 
 
@@ -164,6 +166,16 @@ def _table(exponents: Callable[[int], torch.Tensor], first: int = 0) -> Callable
     return wrong
 
 
+def _angles(dim: int, end: int, theta: float) -> torch.Tensor:
+    return torch.outer(torch.arange(end).float(), 1 / theta ** (torch.arange(0, dim, 2).float() / dim))
+
+
+def _power_first(dim: int, end: int, theta: float) -> torch.Tensor:
+    """1 / theta ** torch.arange(0, dim, 2) / dim, as Python reads it."""
+    freqs = theta ** -torch.arange(0.0, dim, 2) / dim
+    return torch.exp(1j * torch.outer(torch.arange(float(end)), freqs))
+
+
 def _speeds_up(attempt: Attempt) -> bool:
     """theta to a positive power, looked for where its angles are not so large that every way of rounding differs."""
     for case, outcome in list(zip(attempt.cases, attempt.outcomes))[:3]:
@@ -233,6 +245,18 @@ ROTATION_TABLE = Exercise(
             sees=_speeds_up,
         ),
         Mistake(
+            "power before division",
+            "`**` comes before `/`: your exponents are not divided by `dim`, and the frequencies are. The first pair "
+            "should turn by 1 radian a position. Parentheses: `theta ** (torch.arange(0, dim, 2) / dim)`.",
+            _power_first,
+        ),
+        Mistake(
+            "length and angle exchanged",
+            "`torch.polar` takes the length first, then the angle. Yours all point the same way, at 1 radian, and the "
+            "angles became their lengths: `torch.polar(torch.ones_like(angles), angles)`.",
+            lambda dim, end, theta: torch.polar(_angles(dim, end, theta), torch.ones(end, dim // 2)),
+        ),
+        Mistake(
             "ignores theta",
             "Right for theta 10,000 only: it is written into your function. Use the argument `theta`, Llama 3 comes "
             "with 500,000.",
@@ -252,16 +276,14 @@ ROTATION_TABLE = Exercise(
         ),
         Mistake(
             "clockwise",
-            "Your angles are negative: everything would turn clockwise. The weights were trained with exp(+i m θ).",
+            "Your angles are negative: everything would turn clockwise. The weights were trained with exp(+i m ω).",
             lambda dim, end, theta: rotation_table(dim, end, theta).conj().resolve_conj(),
         ),
         Mistake(
             "angles only",
             "These are the angles, and they are right. The unit complex numbers that point there are wanted: "
             "`torch.polar(torch.ones_like(angles), angles)`.",
-            lambda dim, end, theta: torch.outer(
-                torch.arange(end).float(), 1 / theta ** (torch.arange(0, dim, 2).float() / dim)
-            ),
+            _angles,
         ),
         Mistake(
             "sine and cosine exchanged",
@@ -364,6 +386,12 @@ ROTATE = Exercise(
             ),
         ),
         Mistake(
+            "read as halves",
+            "You read halves and wrote neighbours: number i was turned with number i + h/2, and put back beside it. In "
+            "Meta's files the pairs are neighbours, 0 with 1, 2 with 3, on both ways.",
+            lambda x, freqs_cis: rotate(x.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2), freqs_cis),
+        ),
+        Mistake(
             "clockwise",
             "You turned clockwise: (1, 0) by 90 degrees gave (0, -1) `↓`, and counter-clockwise is (0, 1) `↑`. "
             "Multiply by freqs_cis as it is, or look at the sign of the sine.",
@@ -372,13 +400,13 @@ ROTATE = Exercise(
         Mistake(
             "bf16 cannot be complex",
             "torch has no complex numbers made of bf16. `x.float()` first; the product is wanted in fp32 anyway.",
-            lambda x, freqs_cis: torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)),
+            sees=lambda attempt: any("BFloat16" in str(attempt.outcomes[i].error) for i in attempt.failed),
         ),
         Mistake(
             "one position for all texts",
             "Fine while freqs_cis is (T, h/2). Where texts are at different positions it is (B, T, h/2): count the new "
             "axis from the back, `freqs_cis.unsqueeze(-2)`, and both fit.",
-            lambda x, freqs_cis: _product(x, freqs_cis[None, :, None]).flatten(-2).type_as(x),
+            sees=lambda attempt: all(attempt.cases[i].args[1].dim() == 3 for i in attempt.failed),
         ),
         Mistake(
             "no axis for the heads",
@@ -406,6 +434,14 @@ ROTATE = Exercise(
             "x came back as it was: nothing was turned.",
             lambda x, freqs_cis: x,
         ),
+        Mistake(
+            "a size written in",
+            "A size is written into your function: it fits the example above, or the demo model, and no other x. Take "
+            "B, T, H and h from `x.shape`, or leave all but the last alone: `x.reshape(*x.shape[:-1], -1, 2)`.",
+            sees=lambda attempt: all(
+                "is invalid for input of size" in str(attempt.outcomes[i].error) for i in attempt.failed
+            ),
+        ),
     ],
 )
 
@@ -428,6 +464,19 @@ def _new_order(n_heads: int, head_dim: int) -> list[int]:
     """For each row of Hugging Face's matrix, its number in Meta's."""
     half = head_dim // 2
     return [head_dim * head + 2 * (j % half) + j // half for head in range(n_heads) for j in range(head_dim)]
+
+
+def _swapped_slices(w: torch.Tensor, n_heads: int) -> torch.Tensor:
+    rows = w.view(-1, n_heads, w.shape[-1])
+    return torch.cat([rows[:, 0::2], rows[:, 1::2]], 1).reshape(w.shape)
+
+
+def _swapped_axes(w: torch.Tensor, n_heads: int) -> torch.Tensor:
+    return w.view(-1, n_heads, 2, w.shape[-1]).transpose(1, 2).reshape(w.shape)
+
+
+def _swapped_pairs(w: torch.Tensor, n_heads: int) -> torch.Tensor:
+    return w.view(-1, 2, n_heads, w.shape[-1]).transpose(1, 2).reshape(w.shape)
 
 
 TO_HALVES = Exercise(
@@ -463,6 +512,15 @@ TO_HALVES = Exercise(
             "You read the rows as if neighbours belonged to different heads. A head is h rows in a block: the axis of "
             "the heads comes first in the view.",
             lambda w, n_heads: w.view(-1, 2, n_heads, w.shape[-1]).transpose(0, 1).reshape(w.shape),
+        ),
+        *(
+            Mistake(
+                "heads and rows exchanged",
+                "The sizes in your view have changed places: the first axis counts the heads, `w.view(n_heads, -1, "
+                "...)`, because the rows of a head lie one below the other.",
+                wrong,
+            )
+            for wrong in (_swapped_slices, _swapped_axes, _swapped_pairs)
         ),
         Mistake(
             "columns",

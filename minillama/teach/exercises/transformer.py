@@ -73,6 +73,13 @@ def _block_cases() -> list[Case]:
     ]
 
 
+def _lets_gradients_through(function: Any) -> str | None:
+    x = _numbers(1, 2, 4, seed=3).requires_grad_()
+    if function(x, *PARTS).requires_grad:
+        return None
+    return "The numbers are right, but no gradient comes through (`no_grad`? `detach`?): it could not be trained."
+
+
 BLOCK = Exercise(
     name="block",
     number="6.1",
@@ -81,12 +88,13 @@ BLOCK = Exercise(
     minutes=8,
     hints=(
         "All four are functions of a tensor: `attention_norm(x)` is what attention reads. Two lines are enough.",
-        "Each of the two layers reads a normed copy of the stream, and its answer is *added* to the stream.",
+        "Each of the two parts reads a normed copy of the stream, and its answer is *added* to the stream.",
         "`h = x + attention(attention_norm(x))`; the second line is the same with the other two, and with `h`.",
     ),
     answer=block,
     expected=lambda x, a, f, n1, n2: torch.add(torch.add(x, a(n1(x))), f(n2(torch.add(x, a(n1(x)))))),
     cases=_block_cases,
+    also=_lets_gradients_through,
     mistakes=[
         Mistake(
             "norm after the sum",
@@ -132,8 +140,43 @@ BLOCK = Exercise(
             lambda x, a, f, n1, n2: x + f(n2(x)) + a(n1(x + f(n2(x)))),
         ),
         Mistake(
+            "attention reads the bare stream",
+            "Attention reads the bare stream. It should read a normed copy: `attention(attention_norm(x))`.",
+            lambda x, a, f, n1, n2: x + a(x) + f(n2(x + a(x))),
+        ),
+        Mistake(
+            "feed-forward reads the bare stream",
+            "The feed-forward reads the bare stream. It should read a normed copy: `feed_forward(ffn_norm(h))`.",
+            lambda x, a, f, n1, n2: x + a(n1(x)) + f(x + a(n1(x))),
+        ),
+        Mistake(
+            "one norm twice",
+            "One norm stands in both places. `attention_norm` is attention's, `ffn_norm` the feed-forward's.",
+            lambda x, a, f, n1, n2: x + a(n1(x)) + f(n1(x + a(n1(x)))),
+        ),
+        Mistake(
+            "one norm twice",
+            "One norm stands in both places. `attention_norm` is attention's, `ffn_norm` the feed-forward's.",
+            lambda x, a, f, n1, n2: x + a(n2(x)) + f(n2(x + a(n2(x)))),
+        ),
+        Mistake(
+            "norms the answer",
+            "You norm what a part answers. Norm what it *reads*; the answer is added as it is.",
+            lambda x, a, f, n1, n2: x + n1(a(x)) + n2(f(x + n1(a(x)))),
+        ),
+        Mistake(
+            "norms the answer",
+            "You norm what a part answers. Norm what it *reads*; the answer is added as it is.",
+            lambda x, a, f, n1, n2: x + n1(a(x)) + f(n2(x + n1(a(x)))),
+        ),
+        Mistake(
+            "adds x twice",
+            "x is in it twice: `h` holds x already, so the last line adds to `h` alone.",
+            lambda x, a, f, n1, n2: x + (x + a(n1(x))) + f(n2(x + a(n1(x)))),
+        ),
+        Mistake(
             "no norms",
-            "The layers read the stream as it is. Each should read a normed copy.",
+            "The parts read the stream as it is. Each should read a normed copy.",
             lambda x, a, f, n1, n2: x + a(x) + f(x + a(x)),
         ),
     ],
@@ -193,6 +236,31 @@ STACK = Exercise(
         Mistake(
             "each from the start",
             "All your blocks read the embedding. Each should read what the one before it returned: `h = block(h)`.",
+            lambda tokens, embed, blocks, norm: norm(sum((block(embed(tokens)) for block in blocks), embed(tokens))),
+        ),
+        Mistake(
+            "normed before each block",
+            "You norm what goes into every block. Blocks have norms of their own; this one stands once, at the end.",
+            lambda tokens, embed, blocks, norm: norm(reduce(lambda h, block: block(norm(h)), blocks, embed(tokens))),
+        ),
+        Mistake(
+            "results dropped",
+            "The blocks are called, but what they return is dropped: `h = block(h)`.",
+            lambda tokens, embed, blocks, norm: norm(embed(tokens)),
+        ),
+        Mistake(
+            "a block short",
+            "The last block is left out.",
+            lambda tokens, embed, blocks, norm: norm(reduce(lambda h, block: block(h), blocks[:-1], embed(tokens))),
+        ),
+        Mistake(
+            "the first block again and again",
+            "The first block runs in place of all of them.",
+            lambda tokens, embed, blocks, norm: norm(reduce(lambda h, _: blocks[0](h), blocks, embed(tokens))),
+        ),
+        Mistake(
+            "each from the start",
+            "All your blocks read the embedding. Each should read what the one before it returned: `h = block(h)`.",
             _each_from_the_start,
         ),
         Mistake(
@@ -233,6 +301,7 @@ def _lens_cases() -> list[Case]:
         return h @ head.T
 
     return [
+        Case("four layers, two tokens, the embedding first", (_numbers(5, 2, 4, seed=4) * 3, _first_norm, output)),
         Case("three layers, two tokens", (_numbers(3, 2, 4) * 5, _first_norm, output)),
         Case("as many layers as pieces", (_numbers(6, 6, 4, seed=1), _first_norm, output)),
         Case("one layer, one token", (_numbers(1, 1, 4, seed=2) * 20, _first_norm, output)),
@@ -287,6 +356,16 @@ LOGIT_LENS = Exercise(
             lambda stream, norm, output: output(norm(stream[-1])).softmax(-1),
         ),
         Mistake(
+            "summed again",
+            "You add up the layers. The stream at each height is that sum already.",
+            lambda stream, norm, output: output(norm(stream.cumsum(0))).softmax(-1),
+        ),
+        Mistake(
+            "embedding left out",
+            "The first height, the embedding, is missing: (L+1, T, V), and the first of the L+1 counts.",
+            lambda stream, norm, output: output(norm(stream[1:])).softmax(-1),
+        ),
+        Mistake(
             "norm after the head",
             "You norm the logits. The norm stands before the head.",
             lambda stream, norm, output: norm(output(stream)).softmax(-1),
@@ -326,7 +405,7 @@ COUNT_PARAMS = Exercise(
     signature="count_params(dim, n_layers, n_heads, n_kv_heads, hidden_dim, vocab_size)",
     minutes=8,
     hints=(
-        "Go through the list of names in chapter 00: the embedding, nine weights in each layer, a norm, the head.",
+        "Go through the rows of the ledger above: the embedding, nine weights in each layer, a norm, the head.",
         "A layer: wq and wo are D x D, wk and wv are D x K*h, three matrices are D x F, two norms are D.",
         "The embedding and the head are V x D each (Llama 2 does not share them), and the last norm is D.",
     ),
@@ -359,6 +438,14 @@ COUNT_PARAMS = Exercise(
             "norms forgotten",
             "The norms are missing: two of D in each layer and one at the end.",
             _wrong_count(norms=0, last=0),
+        ),
+        Mistake(
+            "not a whole number",
+            "The number is right, and its type is not: weights are counted in whole numbers. Use `//` for heads.",
+            sees=lambda attempt: all(
+                isinstance(o.value, (float, torch.Tensor)) and float(o.value) == e
+                for o, e in zip(attempt.outcomes, attempt.expected)
+            ),
         ),
         Mistake("last norm forgotten", "You are D short: the norm before the head.", _wrong_count(last=0)),
         Mistake("one norm a layer", "You counted one norm a layer. There are two.", _wrong_count(norms=1)),

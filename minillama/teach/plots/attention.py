@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
+import matplotlib
 import torch
 from matplotlib.axes import Axes
 
 from minillama.teach.figures import BROKEN, INK, KEY, OTHER, OURS, QUERY, QUIET, Picture, picture, words
 
 LOOKS = "Blues"  # attention weights from 0 to 1: white is nothing
+HIDDEN = "#d9d9d9"  # where nobody may look
 DARK = 0.6  # from this share on, text on a cell is white
 
 
 def hidden_words(pieces: Sequence[str], probabilities: Sequence[float], intact: float, answer: str) -> Picture:
     """Probability of `answer` with one word at a time hidden from the words after it; probabilities: one for each."""
-    names = words([*pieces, answer])
-    answer = names.pop()
+    names = _labels([*pieces, answer])
+    answer = names.pop().strip("·")
     least = min(range(len(names)), key=lambda i: probabilities[i])
     alt = f"Probability of {answer} with each of {len(names)} words hidden from later ones: " + ", ".join(
         f"{name} {100 * p:.0f}%" for name, p in zip(names, probabilities)
@@ -28,7 +32,7 @@ def hidden_words(pieces: Sequence[str], probabilities: Sequence[float], intact: 
     _beside(ax, 100 * intact, "nothing hidden")
     ax.set_xticks(range(len(names)), names)
     ax.set_ylim(0, 105)
-    ax.set_ylabel(f"probability of {answer}, %")
+    ax.set_ylabel(f"probability of “{answer}”, %")
     ax.set_xlabel("the word that is hidden from those after it")
     ax.set_title(f"Without “{names[least].strip('·')}” its probability falls from {100 * intact:.0f}% to "
                  f"{100 * probabilities[least]:.0f}%")  # fmt: skip
@@ -38,18 +42,19 @@ def hidden_words(pieces: Sequence[str], probabilities: Sequence[float], intact: 
 def by_hand(scores: torch.Tensor, weights: torch.Tensor, names: Sequence[str]) -> Picture:
     """Scores (T, T), hidden ones -inf, and the weights that softmax makes of them."""
     T = len(names)
-    hidden = int(torch.isinf(scores).sum())
+    hidden = torch.isinf(scores)
+    grey_too = matplotlib.colormaps[LOOKS].with_extremes(bad=HIDDEN)
     seen = "; ".join(
         f"{name} " + ", ".join(f"{w:.2f}" for w in row[: i + 1]) for i, (name, row) in enumerate(zip(names, weights))
     )
     fig, axes = picture(1, 2, height=2.6, alt=f"Two {T} by {T} tables, scores and weights. The weights: {seen}.")
     top = float(scores[scores.isfinite()].abs().max())
     for ax, numbers, title, most in (
-        (axes[0], scores, f"Scores: {hidden} are hidden", 2 * top),
+        (axes[0], scores, f"Scores: {int(hidden.sum())} are hidden (grey)", 2 * top),
         (axes[1], weights, "Weights: each row sums to 1", 1.0),
     ):
         shares = numbers.clamp(min=0) / most
-        ax.imshow(shares, cmap=LOOKS, vmin=0, vmax=1)
+        ax.imshow(shares.masked_fill(hidden, torch.nan), cmap=grey_too, vmin=0, vmax=1)
         for i in range(T):
             for j in range(T):
                 value = numbers[i, j].item()
@@ -76,7 +81,7 @@ def scores_grow(widths: Sequence[int], spread: Sequence[float], bare: Sequence[f
     axes[1].plot(widths, bare, "o-", color=BROKEN, label="q · k")
     axes[1].plot(widths, scaled, "s--", color=OURS, label="q · k / √h")
     axes[1].axhline(1 / keys, color=QUIET, linewidth=0.8)
-    axes[1].text(widths[2], 1 / keys, f"1/{keys}: all alike", color=INK, fontsize=8, va="bottom")
+    _beside(axes[1], 1 / keys, f"1/{keys}:\nall alike", va="bottom")
     axes[1].set_ylim(0, 1)
     axes[1].set_ylabel("largest weight")
     tell = widths.index(128) if 128 in widths else -1
@@ -102,11 +107,11 @@ def masks(looks: Mapping[str, torch.Tensor], first: Sequence[int]) -> Picture:
         ax.set_xticks([j + 0.5 for j in range(S)], [str(j) for j in range(S)])
         ax.set_yticks([i + 0.5 for i in range(T)], [str(start + i) for i in range(T)])
         ax.tick_params(length=0)
-        ax.set_title(title)
+        ax.set_title(title, fontsize=10 if len(looks) > 1 else 11)
         ax.set_xlabel("position of the key", color=KEY)
     axes[0][0].set_ylabel("position of the query", color=QUERY)
     if len(looks) > 1:
-        fig.suptitle("A query sees as far as its own position", fontsize=11, color=INK)
+        fig.suptitle("A query sees as far as its own position", fontsize=12, color=INK)
     return fig
 
 
@@ -118,7 +123,7 @@ def readers(panels: Mapping[str, Sequence[int]], title: str | None = None) -> Pi
     alt = "; ".join(
         f"{name}: query heads 0, 1, ... read kv heads {', '.join(map(str, of))}" for name, of in panels.items()
     )
-    fig, axes = picture(1, len(panels), height=2.1, alt=alt + ".", squeeze=False)
+    fig, axes = picture(1, len(panels), height=2.4, alt=alt + ".", squeeze=False)
     for ax, (name, of) in zip(axes[0], panels.items()):
         H, K = len(of), max(of) + 1
         below = [(j + 0.5) * H / K - 0.5 for j in range(K)]  # kv heads spread over the width of the query heads
@@ -133,14 +138,14 @@ def readers(panels: Mapping[str, Sequence[int]], title: str | None = None) -> Pi
         ax.spines[:].set_visible(False)
         ax.set_xticks([])
         ax.set_yticks([])
-        ax.set_title(name)
+        ax.set_title(name, fontsize=10)
     axes[0][0].set_yticks([0, 1], ["kv heads", "query heads"])
     axes[0][0].tick_params(length=0)
     if title is None:
         first, second = list(panels.values())[:2]
         moved = sum(a != b for a, b in zip(first, second))
         title = f"The same shapes, but {moved} of {len(first)} query heads read another kv head"
-    fig.suptitle(title, fontsize=11, color=INK)
+    fig.suptitle(title + "\n", fontsize=12, color=INK)  # an empty line, to keep off the panels' titles
     return fig
 
 
@@ -174,11 +179,12 @@ def all_heads(weights: torch.Tensor, pieces: Sequence[str], to: int, layers: Seq
 def one_head(weights: torch.Tensor, pieces: Sequence[str], layer: int, head: int, n_kv_heads: int = 1) -> Picture:
     """One head's map, weights (L, H, T, T): who looks (rows) at whom (columns), in % where one gets much."""
     one = weights[layer, head]  # (T, T)
-    names = words(list(pieces))
+    names = _labels(pieces)
     to = int(one[-1].argmax())
     kv = head * n_kv_heads // weights.shape[1]
     title = (
-        f"Layer {layer}, query head {head}, kv head {kv}: {100 * one[-1, to]:.0f}% of the last row goes to {names[to]}"
+        f"Layer {layer}, head {head} (kv head {kv}): {100 * one[-1, to]:.0f}% of the last row goes to "
+        f"“{names[to].strip('·“”')}”"
     )
     rows = "; ".join(
         f"{name} mostly at {names[int(row.argmax())]} ({100 * row.max():.0f}%)" for name, row in zip(names, one)
@@ -194,7 +200,7 @@ def one_head(weights: torch.Tensor, pieces: Sequence[str], layer: int, head: int
             ax.text(j, i, f"{100 * row[j]:.0f}", ha="center", va="center", fontsize=7.5, color=color)
     _both_ways(ax, names, rotation=60)
     ax.set_ylabel("who looks (query)", color=QUERY)
-    ax.set_title(title, fontsize=9.5)
+    ax.set_title(title, fontsize=9)
     return fig
 
 
@@ -208,14 +214,15 @@ def kv_bytes(per_token: Mapping[str, int], lengths: Sequence[int], card: float =
     fig, ax = picture(height=3.2, alt=alt + ".")
     for (name, n), color, style in zip(per_token.items(), (OTHER, OURS, BROKEN), ("s--", "o-", "^-")):
         ax.plot(lengths, [n * length / 1e9 for length in lengths], style, color=color, markersize=4)
-        ax.annotate(f" {name}", (lengths[-1], n * lengths[-1] / 1e9), color=INK, fontsize=9, va="center",
-                    annotation_clip=False)  # fmt: skip
+        ax.annotate(name, (lengths[-1], n * lengths[-1] / 1e9), xytext=(8, 0), textcoords="offset points", color=INK,
+                    fontsize=9, va="center")  # fmt: skip
     ax.axhline(card / 1e9, color=QUIET, linewidth=0.8)
     ax.text(lengths[0], card / 1e9, f"a card of {card / 1e9:.0f} GB", color=INK, fontsize=9, va="bottom")
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_yticks([1, 10, 100], ["1", "10", "100"])
     ax.set_xticks(lengths, [f"{length:,}" for length in lengths], fontsize=8)
+    ax.set_xlim(0.8 * lengths[0], 2.4 * lengths[-1])  # room for the names
     ax.set_xlabel("tokens that are remembered, in all texts together")
     ax.set_ylabel("keys and values, GB")
     least, most = min(per_token.values()), max(per_token.values())
@@ -259,7 +266,8 @@ def healing(tokens: Sequence[int], curves: Mapping[str, Sequence[float]], intact
     ax.set_ylabel("held-out perplexity")
     ax.set_xlabel("tokens of training since")
     way, ps = next(iter(curves.items()))
-    ax.set_title(f"{tokens[-1]:,} tokens bring “{way}” from {ps[0]:.0f} down to {ps[-1]:.0f}")
+    healed = math.log(ps[0] / ps[-1]) / math.log(ps[0] / intact)
+    ax.set_title(f"“{way}” comes down from {ps[0]:.0f} to {ps[-1]:.0f}: {100 * healed:.0f}% of the way, in nats")
     ax.legend(frameon=False)
     return fig
 
@@ -271,6 +279,11 @@ def _both_ways(ax: Axes, names: Sequence[str], rotation: int = 0) -> None:
     ax.set_xlabel("at whom (key)", color=KEY)
 
 
-def _beside(ax: Axes, y: float, text: str) -> None:
+def _labels(pieces: Sequence[str]) -> list[str]:
+    """Pieces as tick labels; a full stop by itself would look like a speck of dirt."""
+    return [name if name.strip("·").strip(".,;:!?'\"") else f"“{name.strip('·')}”" for name in words(list(pieces))]
+
+
+def _beside(ax: Axes, y: float, text: str, va: Literal["center", "bottom"] = "center") -> None:
     """A word at the right end of a horizontal line."""
-    ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), color=INK, fontsize=9, va="center")
+    ax.text(1.01, y, text, transform=ax.get_yaxis_transform(), color=INK, fontsize=9, va=va)

@@ -17,7 +17,7 @@ BENDS: dict[str, tuple[Callable[..., torch.Tensor], str, str]] = {
     "SiLU": (F.silu, OURS, "-"),
 }
 MATRICES = {"w1": "#66ccee", "w3": OTHER, "w2": "#aa3377"}
-WAYS = {"one a matrix": (BROKEN, "o-"), "one a row": (OURS, "s-"), "one a group of 32": (OTHER, "^-")}
+WAYS = {"the matrix": (BROKEN, "o-"), "each row": (OURS, "s-"), "each group of 32": (OTHER, "^-")}  # what has a scale
 MOST_DOTS = 800  # of a cloud: more are slow to draw, and hide each other
 
 
@@ -34,23 +34,29 @@ def slopes(x: torch.Tensor, name: str) -> torch.Tensor:
     return torch.autograd.grad(BENDS[name][0](at).sum(), at)[0]
 
 
+def _short(number: float) -> str:
+    """Two decimals, and no minus before 0.00."""
+    return f"{round(number, 2) + 0.0:.2f}"
+
+
 def bends(at: float = -1.5) -> Picture:
     """ReLU, GELU and SiLU, and their derivatives, with the values at one number."""
     x = torch.linspace(-6, 4, 121)
     point = torch.tensor([float(at)])
     found = {name: (BENDS[name][0](point).item(), slopes(point, name).item()) for name in BENDS}
     alt = f"ReLU, GELU and SiLU from -6 to 4, and their derivatives. At {at:g}: " + ", ".join(
-        f"{name} {value:.2f} with slope {slope:.2f}" for name, (value, slope) in found.items()
+        f"{name} {_short(value)} with slope {_short(slope)}" for name, (value, slope) in found.items()
     )
     fig, (left, right) = picture(1, 2, height=2.9, alt=alt + ".")
     for name, (bend, color, line) in BENDS.items():
         value, slope = found[name]
-        left.plot(x, bend(x), line, color=color, label=f"{name}: {value:.2f}, slope {slope:.2f}")
+        left.plot(x, bend(x), line, color=color, label=f"{name}: {_short(value)}, slope {_short(slope)}")
         right.plot(x, slopes(x, name), line, color=color)
     colors = [color for _, color, _ in BENDS.values()]
     for ax, marks in zip((left, right), zip(*found.values())):
         ax.scatter([at] * len(colors), marks, color=colors, s=36, zorder=3)
-        ax.axvline(at, color=QUIET, linewidth=0.8)
+        below_legend = ax is left and at < 1
+        ax.axvline(at, ymax=0.6 if below_legend else 1, color=QUIET, linewidth=0.8)
         ax.axhline(0, color=INK, linewidth=0.6)
         ax.set_xticks([-6, -4, -2, 0, 2, 4])
         ax.set_xlabel("x, what comes in")
@@ -58,10 +64,11 @@ def bends(at: float = -1.5) -> Picture:
     right.set_yticks([0, 0.5, 1])
     left.set_ylabel("what comes out")
     right.set_ylabel("derivative")
-    left.legend(fontsize=9, loc="upper left", framealpha=1, edgecolor="white")
+    left.legend(fontsize=9, loc="upper left", frameon=False)
     flat = [name for name, (_, slope) in found.items() if slope == 0]
     left.set_title(f"The bends at x = {at:g}")
-    right.set_title(f"{' and '.join(flat)} cannot learn here" if flat else "Every bend can learn here")
+    learns = f"{' and '.join(flat)} cannot learn here" if flat else "Every bend can learn here"
+    right.set_title("ReLU has a corner here" if at == 0 else learns)
     return _fixed(fig)
 
 
@@ -105,7 +112,7 @@ def gates(gate: Sequence[float] = (-1.0, 0.0, 1.0, 2.0, 3.0)) -> Picture:
     ax.set_xlim(-3, 3)
     ax.set_xlabel("value, w3 x")
     ax.set_ylabel("output, silu(w1 x) · w3 x")
-    ax.set_title("The gate is the slope: the neuron is linear in its value")
+    ax.set_title("The neuron is linear in its value, and its slope is silu(gate)")
     return fig
 
 
@@ -196,7 +203,7 @@ def neuron(
     right.axvline(0, color=INK, linewidth=0.6)
     right.xaxis.set_major_locator(MaxNLocator(4))
     right.yaxis.set_major_locator(MaxNLocator(4))
-    right.set_xlabel("gate, silu(w1 x)")
+    right.set_xlabel("silu(w1 x)")
     right.set_ylabel("value, w3 x")
     right.set_title(f"and raises {' '.join(then[:4])}", fontsize=10)
     right.legend(frameon=False, fontsize=8, loc="upper right")
@@ -241,9 +248,9 @@ def near_zero(fires: torch.Tensor, part: float = 0.1) -> Picture:
     fig, ax = picture(height=2.7, alt=alt)
     ax.bar(range(len(share)), share, color=OURS, width=0.6)
     ax.axhline(bell, color=QUIET, linewidth=1.2)
-    ax.set_xlim(-0.6, len(share) + 0.3)
+    ax.set_xlim(-0.6, len(share) + 0.6)  # room for the words
     ax.set_xticks(range(len(share)))
-    ax.annotate(f"a bell curve: {bell:.0f}%", (len(share) - 0.6, bell + 1), color=INK, fontsize=9)
+    ax.annotate(f"a bell curve: {bell:.0f}%", (len(share) + 0.6, bell + 1), color=INK, fontsize=9, ha="right")
     ax.set_xlabel("layer")
     ax.set_ylabel(f"within {part:g} RMS of zero (%)")
     ax.set_title(f"{share.min():.0f}% to {share.max():.0f}% of the neurons say next to nothing to a token")
@@ -284,8 +291,8 @@ def outliers(ratios: dict[str, torch.Tensor], chance: float) -> Picture:
             layers[:, None].expand_as(r), r, s=6, color=MATRICES[name], alpha=0.35, linewidths=0,
             label=f"{name}: at most {worst[name]:.1f}",
         )  # fmt: skip
-        ax.plot(layers, r.median(1).values, "_", color=INK, markersize=12)
-    ax.axhline(chance, color=QUIET, linewidth=1)
+        ax.plot(layers, r.median(1).values, "_", color=INK, markersize=11, markeredgewidth=1.6, zorder=3)
+    ax.axhline(chance, color=QUIET, linewidth=0.8, zorder=0)
     ax.set_ylim(bottom=0)
     ax.set_xticks(range(len(ratios[most])))
     ax.set_xlabel("layer (a dot is a row, a dash the median row; the line: random numbers)")
@@ -298,9 +305,12 @@ def outliers(ratios: dict[str, torch.Tensor], chance: float) -> Picture:
 
 def scales(errors: dict[str, dict[str, torch.Tensor]], bits: int) -> Picture:
     """Rounding error with scales of three sizes: matrix -> way -> (L,), in parts of the weights' RMS."""
-    alt = f"Rounding error at {bits} bits, in percent of the weights' RMS, largest over the layers. " + "; ".join(
-        f"{name}: " + ", ".join(f"{way} {100 * e.max():.0f}" for way, e in ways.items())
-        for name, ways in errors.items()
+    alt = (
+        f"Rounding error at {bits} bits, in percent of the weights' RMS, largest over the layers, one scale for: "
+        + "; ".join(
+            f"{name}: " + ", ".join(f"{way} {100 * e.max():.0f}" for way, e in ways.items())
+            for name, ways in errors.items()
+        )
     )
     fig, axes = picture(1, len(errors), height=3.0, alt=alt + ".", sharey=True)
     for ax, (name, ways) in zip(axes, errors.items()):
@@ -311,26 +321,27 @@ def scales(errors: dict[str, dict[str, torch.Tensor]], bits: int) -> Picture:
         ax.set_xlabel("layer")
         ax.set_xticks(range(len(error)))
     axes[0].set_ylim(bottom=0)
-    times = {name: (ways["one a matrix"] / ways["one a row"]).max() for name, ways in errors.items()}
+    times = {name: (ways["the matrix"] / ways["each row"]).max() for name, ways in errors.items()}
     most = max(times, key=lambda name: times[name])
     fig.suptitle(
-        f"In {most}, one scale for the matrix errs up to {times[most]:.1f} times as much as one a row", fontsize=11
+        f"In {most}, one scale for the matrix errs up to {times[most]:.1f} times as much as one for each row",
+        fontsize=11,
     )
     axes[0].set_ylabel(f"error at {bits} bits (% of RMS)")
-    axes[0].legend(frameon=False, fontsize=9, title="a scale:", title_fontsize=9, alignment="left")
+    axes[0].legend(frameon=False, fontsize=9, title="one scale for", title_fontsize=9, alignment="left")
     return fig
 
 
 def planted(factors: Sequence[int], perplexities: dict[str, Sequence[float]], without: float, bits: int) -> Picture:
     """Perplexity against the size of one row of w3, for scales of three sizes; without: with no block at all."""
-    first = perplexities["one a matrix"]
-    alt = f"Perplexity at {bits} bits when a row of w3 is larger by a factor. " + "; ".join(
+    first = perplexities["the matrix"]
+    alt = f"Perplexity at {bits} bits when a row of w3 is larger by a factor, one scale for: " + "; ".join(
         f"{way}: " + ", ".join(f"{f} {p:.4g}" for f, p in zip(factors, values)) for way, values in perplexities.items()
     )
     fig, ax = picture(height=3.0, alt=alt + ".")
     for way, values in perplexities.items():
         color, line = WAYS[way]
-        wide = 4 if way == "one a row" else 1.5  # it lies under another
+        wide = 4 if way == "each row" else 1.5  # it lies under another
         ax.plot(factors, values, line, color=color, label=way, markersize=5, linewidth=wide)
     ax.axhline(without, color=QUIET, linewidth=1)
     ax.annotate("no block at all", (factors[0], without), color=INK, fontsize=9, va="bottom")
@@ -343,12 +354,12 @@ def planted(factors: Sequence[int], perplexities: dict[str, Sequence[float]], wi
     lost = next((f for f, p in zip(factors, first) if p > 2 * first[0]), None)
     title = f"One row × {lost}, and a scale for the whole matrix loses the others" if lost else "Every scale holds"
     ax.set_title(title)
-    ax.legend(frameon=False, loc="center left", title="a scale:", alignment="left")
+    ax.legend(frameon=False, loc="center left", title="one scale for", alignment="left")
     return fig
 
 
 def rounding(w: torch.Tensor, times: int = 16, bits: int = 4, row: int = 0) -> Picture:
-    """An ordinary row of w (out, in), rounded on the matrix' scale and on its own, when another is `times` as large."""
+    """An ordinary row of w (out, in), rounded on the matrix's scale and on its own, another being `times` as large."""
     most = 2 ** (bits - 1) - 1
     largest = max(w.abs().max().item(), times * w[-1].abs().max().item())
     ways = {"the matrix": largest / most, "the row": w[row].abs().max().item() / most}

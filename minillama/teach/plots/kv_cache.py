@@ -245,10 +245,10 @@ def memory(batch_size: int) -> Picture:
     weights = weight_bytes(seven, 2)
     if full["70B, were K = H"] > weights:
         ax.axhline(weights / 1e9, color=INK, linewidth=0.8, label=f"the weights of 7B: {gb(weights)}")
-    ax.set_ylim(bottom=0)
+    ax.set_ylim(0, 1.3 * max(full.values()) / 1e9)  # the legend stands above all lines
     ax.set_xlabel("tokens in each row")
     ax.set_ylabel("KV cache (GB)")
     rows = "One row" if batch_size == 1 else f"{batch_size} rows"
     ax.set_title(f"{rows} of 4,096 tokens: {gb(full['7B'])} for 7B, {gb(full['70B'])} for 70B")
-    ax.legend(frameon=False, loc="upper left")
+    ax.legend(frameon=False, loc="upper left", ncols=2)
     return fig

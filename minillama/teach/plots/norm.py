@@ -9,15 +9,15 @@ import torch.nn.functional as F
 
 from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, Picture, picture
 
-MARGINS = dict(left=0.07, right=0.99, bottom=0.19, top=0.9, wspace=0.3)
+MARGINS = dict(left=0.09, right=0.99, bottom=0.19, top=0.9, wspace=0.3)
 
 
 def two_norms(x: torch.Tensor, scale: float = 1.0, shift: float = 0.0) -> Picture:
-    """One vector x (D,), scaled and shifted, beside what RMSNorm and LayerNorm make of it."""
-    moved = scale * x + shift
+    """One vector x (D,), shifted, then scaled, beside what RMSNorm and LayerNorm make of it."""
+    moved = scale * (x + shift)
     after_rms, after_layer = F.rms_norm(moved, x.shape), F.layer_norm(moved, x.shape)
     alt = (
-        f"Three bar charts of the same {len(x)} numbers, times {scale:g} plus {shift:g}: as they are, after RMSNorm "
+        f"Three bar charts of the same {len(x)} numbers, plus {shift:g}, times {scale:g}: as they are, after RMSNorm "
         f"(mean {after_rms.mean():.2f}) and after LayerNorm (mean {abs(after_layer.mean()):.2f})."
     )
     fig, axes = picture(1, 3, height=2.5, alt=alt, margins=MARGINS, sharex=True)
@@ -32,6 +32,7 @@ def two_norms(x: torch.Tensor, scale: float = 1.0, shift: float = 0.0) -> Pictur
         ax.set_title(title)
         ax.set_xlabel("place in the vector")
     axes[0].set_ylabel("value")
+    axes[0].set_ylim(-12, 18)
     for ax in axes[1:]:
         ax.set_ylim(-4, 4)
     return fig
@@ -49,8 +50,8 @@ def mean_share(names: Sequence[str], shares: torch.Tensor) -> Picture:
     for i, row in enumerate(shares):
         ax.scatter([i] * len(row), 100 * row, s=8, color=QUIET, alpha=0.35, linewidths=0)
     ax.plot(range(len(names)), 100 * median, "o", color=OURS, label="median token")
-    ax.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
-    ax.set_ylabel("share due to the mean (%)")
+    ax.set_xticks(range(len(names)), [_short(name) for name in names], rotation=40, ha="right", fontsize=8)
+    ax.set_ylabel("due to the mean (%)")
     ax.set_xlabel("the norms of the model, in order")
     ax.set_title(title)
     ax.legend(frameon=False)
@@ -69,13 +70,18 @@ def sizes_through_layers(names: Sequence[str], before: torch.Tensor, after: torc
         low, mid, high = values.quantile(torch.tensor([0.05, 0.5, 0.95]), dim=-1)
         ax.fill_between(range(len(names)), low, high, color=color, alpha=0.2, linewidth=0)
         ax.plot(range(len(names)), mid, "o-", color=color, label=f"{label}: median, and 90% of the tokens")
-    ax.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
+    ax.set_xticks(range(len(names)), [_short(name) for name in names], rotation=40, ha="right", fontsize=8)
     ax.set_ylim(bottom=0)
-    ax.set_ylabel("RMS of a token's vector")
+    ax.set_ylabel("RMS of a vector")
     ax.set_xlabel("the norms of the model, in order")
     ax.set_title(f"The stream grows from {first:.2f} to {last:.2f}; what the layers read does not")
     ax.legend(frameon=False)
     return fig
+
+
+def _short(name: str) -> str:
+    """ "layers.0.attention_norm" as "0 attention"."""
+    return name.replace("layers.", "").replace("_norm", "").replace(".", " ")
 
 
 def overflow(sizes: torch.Tensor, results: dict[str, torch.Tensor]) -> Picture:
@@ -91,7 +97,7 @@ def overflow(sizes: torch.Tensor, results: dict[str, torch.Tensor]) -> Picture:
     ax.set_ylabel("RMS that comes out")
     limit = float(torch.finfo(torch.float16).max) ** 0.5
     ax.axvline(limit, color=QUIET, linewidth=0.8)
-    ax.annotate(f" √65504 = {limit:.0f}", (limit, 0.5), color=INK, fontsize=9)
+    ax.annotate(f"√65504 = {limit:.0f}", (1.35 * limit, 0.5), color=INK, fontsize=9)
     ax.set_title(f"Squares taken in fp16 overflow from {limit:.0f} on; in fp32 they do not")
     ax.legend(frameon=False)
     return fig

@@ -71,20 +71,19 @@ def _arrow(ax: Axes, x0: float, y0: float, x1: float, y1: float) -> None:
 def tokens(pieces: Sequence[str], ids: Sequence[int]) -> Picture:
     """A text as the model gets it: each piece in a box, its id below."""
     alt = "A text cut into pieces, each with its id: " + ", ".join(f"{p} {i}" for p, i in zip(pieces, ids)) + "."
-    letters = sum(len(piece.replace("▁", " ")) for piece in pieces if not piece.startswith("<"))
+    letters = len("".join(piece for piece in pieces if not piece.startswith("<")).replace("▁", " ").lstrip())
     fig, ax = picture(height=1.5, alt=alt)
     ax.axis("off")
     widths = [0.5 + 0.26 * len(piece) for piece in pieces]
     left = 0.0
-    for n, (piece, i, width) in enumerate(zip(words(list(pieces)), ids, widths)):
-        color = OURS if n % 2 == 0 else KEY
-        ax.add_patch(Rectangle((left, 0.5), width, 0.8, facecolor=color, alpha=0.25, edgecolor=color))
+    for piece, i, width in zip(words(list(pieces)), ids, widths):
+        ax.add_patch(Rectangle((left, 0.5), width, 0.8, facecolor=OURS, alpha=0.25, edgecolor=OURS))
         ax.text(left + width / 2, 0.9, piece, ha="center", va="center", fontsize=10, color=INK)
         ax.text(left + width / 2, 0.2, str(i), ha="center", va="center", fontsize=9, color=INK)
         left += width + 0.08
     ax.set_xlim(-0.1, left)
     ax.set_ylim(0, 1.4)
-    ax.set_title(f"{letters} letters and spaces are {len(pieces)} tokens; below each, its id", color=INK, fontsize=11)
+    ax.set_title(f"{letters} characters are {len(pieces)} tokens; below each, its id", color=INK, fontsize=11)
     return fig
 
 
@@ -102,9 +101,14 @@ def next_token(names: Sequence[str], logits: torch.Tensor, after: str, most: int
     above.set_title(f"{likely} of {len(probs):,} pieces have more than one chance in a hundred")
     below.bar(range(most), 100 * probs[top], color=OURS)
     below.set_ylabel("probability (%)")
-    below.set_xticks(range(most), [name.strip("·") for name in words([names[i] for i in top])], rotation=45)
+    below.set_xticks(range(most), [_as_word(names[i]) for i in top], rotation=45)
     below.set_xlabel(f"what comes after “{after}”: the {most} likeliest pieces")
     return fig
+
+
+def _as_word(piece: str) -> str:
+    """A piece as a label: one that is only the beginning of a word may not be taken for the whole."""
+    return words([piece])[0].strip("·") + ("…" if len(piece) < 4 and piece.strip("▁").isalpha() else "")
 
 
 def kv_cache(pieces: Sequence[str], prompt: int) -> Picture:
@@ -114,7 +118,7 @@ def kv_cache(pieces: Sequence[str], prompt: int) -> Picture:
     without = sum(prompt + s for s in range(steps))
     alt = (
         f"{steps} steps, one below the other. The first computes keys and values of {prompt} tokens; each after it "
-        f"computes one more and finds the rest in the cache: {computed} columns in all, {without} without a cache."
+        f"computes one more and finds the rest in the cache: {computed} in all, {without} without a cache."
     )
     fig, ax = picture(height=0.42 * steps + 1.2, alt=alt)
     for step in range(steps):
@@ -129,5 +133,7 @@ def kv_cache(pieces: Sequence[str], prompt: int) -> Picture:
     ax.set_yticks([s + 0.5 for s in range(steps)], ["prefill", *(f"step {s}" for s in range(1, steps))])
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.tick_params(length=0)
-    ax.set_title(f"Computed: {computed} columns (red). Found in the cache: {without - computed} (grey)")
+    ax.set_title(
+        f"Keys and values computed for {computed} tokens (red), found in the cache {without - computed} times (grey)"
+    )
     return fig

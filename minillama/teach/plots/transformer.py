@@ -37,12 +37,12 @@ def block_diagram() -> Picture:
         arrow((start, 3.0), (start + 0.5, 3.0))
         for x, text, shade in ((start + 0.5, norm, QUIET), (start + 3.0, layer, color)):
             ax.add_patch(Rectangle((x, 2.5), 2.1, 1.0, facecolor=shade, alpha=0.25, edgecolor=shade))
-            ax.text(x + 1.05, 3.0, text, ha="center", va="center", fontsize=9)
+            ax.text(x + 1.05, 3.0, text, ha="center", va="center", fontsize=8)
         arrow((start + 2.6, 3.0), (start + 3.0, 3.0))
         ax.plot([start + 5.1, start + 5.6], [3.0, 3.0], color=INK, linewidth=1.2)
         arrow((start + 5.6, 3.0), (start + 5.6, 1.12))
         ax.text(start + 5.6, 0.8, "+", ha="center", va="center", fontsize=13, bbox=dict(boxstyle="circle", fc="white"))
-    ax.set_title("Layers read the stream and add to it; none stands in its way", color=INK, fontsize=11)
+    ax.set_title("The parts read the stream and add to it; none stands in its way", color=INK, fontsize=11)
     return fig
 
 
@@ -56,7 +56,11 @@ def what_layers_add(names: Sequence[str], added: torch.Tensor, stream: torch.Ten
     fig, ax = picture(height=3.0, alt=alt + ".")
     colors = [KEY if name.endswith("attention") else VALUE for name in names]
     ax.bar(range(len(names)), 100 * share, color=colors)
-    ax.set_xticks(range(len(names)), names, rotation=40, ha="right", fontsize=8)
+    ax.bar(0, 0, color=KEY, label="attention")
+    ax.bar(0, 0, color=VALUE, label="feed-forward")
+    ax.set_xticks([i + 0.5 for i in range(0, len(names), 2)], [f"layer {i}" for i in range(len(names) // 2)])
+    ax.legend(frameon=False, loc="upper center", ncols=2)
+    ax.set_ylim(0, 118 * float(share.max()))
     ax.set_ylabel("size of what is added\n(% of the stream)")
     ax.set_title(f"{most} changes the stream the most, by {100 * share.max():.0f}% of its size")
     return fig
@@ -76,6 +80,8 @@ def without_a_layer(perplexities: Sequence[float], intact: float) -> Picture:
     )
     ax.axhline(intact, color=OURS, linewidth=1.2)
     ax.set_xlim(-0.6, len(perplexities))
+    ax.set_xticks(range(len(perplexities)))
+    ax.yaxis.set_major_formatter("{x:g}")
     ax.text(len(perplexities) - 0.05, intact * 1.1, "intact", color=OURS, va="bottom", ha="right", fontsize=9)
     for i, value in enumerate(perplexities):
         ax.text(i, value, f"{value:.1f}", ha="center", va="bottom", fontsize=9, color=INK)
@@ -87,13 +93,20 @@ def without_a_layer(perplexities: Sequence[float], intact: float) -> Picture:
     return fig
 
 
-def training(histories: dict[str, Sequence[float]]) -> Picture:
-    """Loss against steps of training, one line for each kind of block; the title tells where they end."""
+def training(histories: dict[str, Sequence[float]], no_better: float) -> Picture:
+    """Loss against steps of training, one line for each kind of block; the title tells where they end.
+
+    no_better: the loss of one who knows nothing but how often each piece occurs.
+    """
     ends = {name: sum(losses[-10:]) / 10 for name, losses in histories.items()}
     said = ", ".join(f"{name} from {losses[0]:.2f} to {ends[name]:.2f}" for name, losses in histories.items())
-    fig, ax = picture(height=2.8, alt=f"Loss in nats per token while training: {said}.")
+    fig, ax = picture(
+        height=2.8, alt=f"Loss in nats per token while training: {said}; frequencies alone give {no_better:.2f}."
+    )
     for (name, losses), color in zip(histories.items(), (OURS, BROKEN)):
         ax.plot(range(1, len(losses) + 1), losses, color=color, label=name)
+    ax.axhline(no_better, color=INK, linewidth=1, linestyle=":")
+    ax.text(1, no_better, f"frequencies alone: {no_better:.2f}", color=INK, fontsize=9, va="top")
     ax.set_xlabel("step of training")
     ax.set_ylabel("loss (nats per token)")
     ax.set_title(", ".join(f"{name} ends at {end:.1f}" for name, end in ends.items()))
@@ -110,11 +123,12 @@ def lens(probs: torch.Tensor, guesses: Sequence[Sequence[str]], pieces: Sequence
         f"One layer before the end, {settled} of {T} are what the last layer says."
     )
     fig, ax = picture(height=0.36 * L + 1.3, alt=alt)
-    ax.imshow(probs, cmap="Blues", vmin=0, vmax=1.3, aspect="auto", origin="lower")
+    ax.imshow(probs, cmap="Blues", vmin=0, vmax=1.9, aspect="auto", origin="lower")
     for i in range(L):
         for t in range(T):
-            ink = "white" if probs[i, t] > 0.85 else INK
-            ax.text(t, i, words([guesses[i][t]])[0], ha="center", va="center", fontsize=8, color=ink)
+            guess = words([guesses[i][t]])[0]
+            guess = f"“{guess.strip('·')}”" if len(guess) < 3 and not guess.strip("·").isalnum() else guess
+            ax.text(t, i, guess, ha="center", va="center", fontsize=9, color=INK)
     ax.set_xticks(range(T), words(list(pieces)), rotation=40, ha="right", fontsize=9)
     ax.set_yticks(range(L), ["embedding", *(f"after layer {i}" for i in range(L - 1))], fontsize=8)
     ax.set_xlabel("the token that was read")
@@ -131,7 +145,9 @@ def candidates(probs: torch.Tensor, pieces: Sequence[str], after: str, most: int
     title = (
         f"After “{after}”: “{name}” leads from the embedding on"
         if depth == 0
-        else (f"After “{after}”: “{name}” leads for good after layer {depth - 1}")
+        else f"After “{after}”: only the last layer puts “{name}” first"
+        if depth == len(probs) - 1
+        else f"After “{after}”: “{name}” leads for good after layer {depth - 1}"
     )
     alt = f"Probability through the layers after “{after}”. At the end: " + ", ".join(
         f"{pieces[i]} {100 * probs[-1, i]:.0f}%" for i in best
@@ -179,11 +195,14 @@ def shares(names: Sequence[str], parts: dict[str, Sequence[float]]) -> Picture:
     left = [0.0] * len(names)
     for (part, values), color in zip(parts.items(), (KEY, VALUE, OURS, OTHER)):
         ax.barh(list(names), values, left=left, color=color, label=part)
+        for y, (x, value) in enumerate(zip(left, values)):
+            if value >= 3:
+                ax.text(x + value / 2, y, f"{value:.0f}%", ha="center", va="center", fontsize=9, color="white")
         left = [a + b for a, b in zip(left, values)]
     ax.invert_yaxis()
     ax.set_xlim(0, 100)
     ax.set_xlabel("share of the operations (%)")
-    largest, values = max(parts.items(), key=lambda item: item[1][-1])
-    ax.set_title(f"{names[-1]}: {values[-1]:.0f}% of the operations are {largest}")
+    smallest = min(sum(values[i] for part, values in parts.items() if "values" not in part) for i in range(len(names)))
+    ax.set_title(f"Matrices are {smallest:.0f}% of the operations, or more")
     ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return fig
