@@ -22,7 +22,7 @@ from ranks import run_ranks
 from toys import make_checkpoint
 from watching import difference
 
-from minillama import ModelArgs, cli, parallel
+from minillama import ModelArgs, cli, launch
 
 TOLERANCE = 1e-5
 REPO = Path(__file__).resolve().parents[1]
@@ -152,29 +152,29 @@ def test_under_torchrun_the_rank_that_fails_speaks_for_itself_and_ends_the_other
 def test_a_timeout_that_is_none_is_refused_with_its_name(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINILLAMA_TIMEOUT", said)
     with pytest.raises(ValueError, match="MINILLAMA_TIMEOUT"):
-        parallel.patience()
+        launch.patience()
 
 
 def test_only_what_other_ranks_do_is_told_as_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for error in (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), ValueError("Connection closed by peer")):
-        with pytest.raises(type(error)) as caught, parallel.explained():
+        with pytest.raises(type(error)) as caught, launch.explained():
             raise error
         assert caught.value is error
     for text in (
         "[gloo/transport/tcp/pair.cc:538] Connection closed by peer [127.0.0.1]:9",
         "Timed out waiting 2000ms",
     ):
-        with pytest.raises(parallel.LostRanks, match="rank 0"), parallel.explained():
+        with pytest.raises(launch.LostRanks, match="rank 0"), launch.explained():
             raise RuntimeError(text)
     monkeypatch.setenv("WORLD_SIZE", "1")
-    with pytest.raises(RuntimeError) as alone, parallel.explained():
+    with pytest.raises(RuntimeError) as alone, launch.explained():
         raise RuntimeError("Timed out waiting 2000ms")
-    assert not isinstance(alone.value, parallel.LostRanks)
+    assert not isinstance(alone.value, launch.LostRanks)
 
 
 def test_a_lost_rank_is_one_line_on_the_command_line() -> None:
-    assert cli._mendable(parallel.LostRanks("rank 0 lost\nthe others")) == "rank 0 lost the others"
+    assert cli._mendable(launch.LostRanks("rank 0 lost\nthe others")) == "rank 0 lost the others"
 
 
 # --- GPUs that are not there ------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_more_ranks_than_gpus_is_the_same_error_on_every_rank_before_any_waits(
         monkeypatch.setenv(name, value)
     for device in ("auto", "cuda"):
         with pytest.raises(ValueError, match=r"4 processes.*has 2 GPUs.*--nproc_per_node 2.*--nnodes.*--device cpu"):
-            parallel.start(None, device)
+            launch.start(None, device)
 
 
 def test_ranks_on_other_machines_need_no_gpu_here(gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,7 @@ def test_ranks_on_other_machines_need_no_gpu_here(gpus: Callable[[int], None], m
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "3", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
-    assert parallel.pick_device() == torch.device("cuda", 1)
+    assert launch.pick_device() == torch.device("cuda", 1)
 
 
 @pytest.mark.parametrize(("has_bf16", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])
@@ -222,8 +222,8 @@ def test_on_a_gpu_the_usual_dtype_is_bf16_where_the_card_has_it(
     has_bf16: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: has_bf16)
-    assert parallel.usual_dtype(torch.device("cuda", 0)) == dtype
-    assert parallel.usual_dtype(torch.device("cpu")) is None
+    assert launch.usual_dtype(torch.device("cuda", 0)) == dtype
+    assert launch.usual_dtype(torch.device("cpu")) is None
 
 
 def test_world_sizes_that_heads_cannot_share_are_refused_with_both_numbers() -> None:
