@@ -17,8 +17,17 @@ from typing import Any
 
 # Keys that Meta's and others' params.json files carry and that say nothing about the model's arithmetic.
 HARMLESS_KEYS = {"model_type", "_name_or_path", "torch_dtype", "quantized"}  # the last is checkpoint.py's to read
-# Keys that do change the arithmetic, in ways this version does not compute: reading past them would give wrong text.
-SCALING_KEYS = {"use_scaled_rope", "rope_scaling", "rope_scaling_factor"}
+# How Meta's params.json asks for scaled RoPE; `rope_scaling` is ours, with the keys of Hugging Face's config.json.
+META_SCALING_KEYS = {"use_scaled_rope", "rope_scaling_factor", "rope_high_freq_factor"}
+ORIGINAL_LENGTH = "original_max_position_embeddings"
+# The kinds of RoPE scaling: the keys that each needs, and those that it may have.
+ROPE_SCALINGS: dict[str, tuple[list[str], list[str]]] = {
+    "linear": (["factor"], []),
+    "ntk": (["factor"], []),
+    "dynamic": (["factor", ORIGINAL_LENGTH], []),
+    "yarn": (["factor", ORIGINAL_LENGTH], ["beta_fast", "beta_slow", "attention_factor", "truncate"]),
+    "llama3": (["factor", "low_freq_factor", "high_freq_factor", ORIGINAL_LENGTH], []),
+}
 LLAMA2_CONTEXT = 4096
 LONGEST_CONTEXT = 2**20  # RoPE's table has a row for every position: half a gigabyte here, at head_dim 128
 
@@ -40,6 +49,7 @@ class ModelArgs:
 
     `vocab_size` -1 means "not said": it is read off the embedding when a checkpoint is loaded.
     `max_seq_len` bounds positions (prompt and answer together); no memory is set aside for it.
+    `rope_scaling` names a kind and its numbers, {"rope_type": "linear", "factor": 2.0}: see `minillama.rope_scaling`.
     """
 
     dim: int = 4096
@@ -53,6 +63,7 @@ class ModelArgs:
     max_batch_size: int = 32
     max_seq_len: int = 2048
     rope_theta: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.n_kv_heads is None:
@@ -77,6 +88,12 @@ class ModelArgs:
             raise ValueError(
                 f"head_dim {self.head_dim} (dim {self.dim} / n_heads {self.n_heads}) is odd: RoPE rotates pairs"
             )
+        self.rope_scaling = checked_rope_scaling(self.rope_scaling)
+        kind = self.rope_scaling and self.rope_scaling["rope_type"]
+        if kind in ("ntk", "dynamic") and self.head_dim == 2:
+            raise ValueError(f"rope_scaling {kind} raises theta to the power h / (h - 2), and head_dim h is 2")
+        if kind == "yarn" and self.rope_theta <= 1:
+            raise ValueError(f"rope_scaling yarn needs a rope_theta above 1, got {self.rope_theta}")
         made_of = f"dim {self.dim}, multiple_of {self.multiple_of}, ffn_dim_multiplier {self.ffn_dim_multiplier}"
         whole_number(f"the feed-forward width from {made_of}", self.hidden_dim)
 
@@ -98,14 +115,19 @@ class ModelArgs:
         return 2 * self.vocab_size * self.dim + self.n_layers * layer + self.dim
 
     def check_ranks(self, world_size: int) -> None:
-        """Raise ValueError, with the numbers, if the model cannot be cut into `world_size` equal parts."""
-        for name in ("n_heads", "n_kv_heads", "dim", "hidden_dim", "vocab_size"):
+        """Raise ValueError, with the numbers, if the model cannot be shared by `world_size` ranks.
+
+        Query heads, feed-forward and vocabulary are cut into equal parts. kv heads are too, or, where there are more
+        ranks, each is repeated on as many.
+        """
+        if self.fits_ranks(world_size):
+            return
+        fits = [n for n in range(1, self.n_heads + 1) if self.fits_ranks(n)]
+        remedy = f"this model runs on {', '.join(map(str, fits))}"
+        for name in ("n_heads", "dim", "hidden_dim", "vocab_size"):
             if getattr(self, name) % world_size:
-                fits = [n for n in range(1, self.n_kv_heads + 1) if self.fits_ranks(n)]
-                raise ValueError(
-                    f"{name} {getattr(self, name)} is not divisible by {world_size} ranks; "
-                    f"this model runs on {', '.join(map(str, fits))}"
-                )
+                raise ValueError(f"{name} {getattr(self, name)} is not divisible by {world_size} ranks; {remedy}")
+        raise ValueError(f"n_kv_heads {self.n_kv_heads} and {world_size} ranks: neither divides the other; {remedy}")
 
     def check_tokenizer(self, n_words: int) -> None:
         """Raise ValueError, with both numbers, unless a tokenizer of `n_words` pieces has one for each row."""
@@ -116,8 +138,9 @@ class ModelArgs:
             )
 
     def fits_ranks(self, world_size: int) -> bool:
-        parts = (self.n_heads, self.n_kv_heads, self.dim, self.hidden_dim, self.vocab_size)
-        return all(part % world_size == 0 for part in parts)
+        parts = (self.n_heads, self.dim, self.hidden_dim, self.vocab_size)
+        kv_heads_fit = self.n_kv_heads % world_size == 0 or world_size % self.n_kv_heads == 0
+        return kv_heads_fit and all(part % world_size == 0 for part in parts)
 
     @classmethod
     def preset(cls, name: str) -> ModelArgs:
@@ -132,23 +155,88 @@ class ModelArgs:
 
         Raises FileNotFoundError without the file, ValueError for anything in it that cannot be a model.
         """
-        path, params = as_path("path", path), read_params(path)
+        return cls.from_params(read_params(path), as_path("path", path), **overrides)
+
+    @classmethod
+    def from_params(cls, params: dict[str, Any], path: Path, **overrides: Any) -> ModelArgs:
+        """`from_json` for what a file says in the names of params.json; path: that file, for messages."""
         missing = [name for name in ("dim", "n_layers", "n_heads") if name not in params]
         if missing:
             raise ValueError(f"{path} does not say {', '.join(missing)}")
-        for key in sorted(SCALING_KEYS & params.keys()):
-            if params[key]:
-                raise ValueError(f"{path} asks for {key} = {shown(params[key])}: scaled RoPE is not supported yet")
         known = {field.name for field in fields(cls)}
-        unknown = sorted(params.keys() - known - HARMLESS_KEYS - SCALING_KEYS)
+        unknown = sorted(params.keys() - known - HARMLESS_KEYS - META_SCALING_KEYS)
         if unknown:
-            warnings.warn(f"{path}: keys not used: {', '.join(unknown)}", stacklevel=2)
+            warnings.warn(f"{path}: keys not used: {', '.join(unknown)}", stacklevel=3)
         chosen = {"max_seq_len": LLAMA2_CONTEXT} | {key: params[key] for key in params.keys() & known}
         chosen |= {key: value for key, value in overrides.items() if value is not None}
         try:
-            return cls(**chosen)
+            return cls(**chosen | rope_scaling_from_meta(params))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def checked_rope_scaling(scaling: Any) -> dict[str, Any] | None:
+    """`scaling` with its kind under "rope_type" and its numbers checked; None for the kind "default", which is none.
+
+    Raises ValueError, naming the keys, for a kind or a key that is not known and for one that is needed and missing.
+    """
+    if scaling is None:
+        return None
+    if not isinstance(scaling, dict):
+        raise ValueError(f"rope_scaling is {shown(scaling)}; expected null, or an object with rope_type, factor, ...")
+    said = {key: value for key, value in scaling.items() if value is not None and key not in ("type", "finetuned")}
+    kind = said.pop("rope_type", scaling.get("type"))  # "type" is the older spelling
+    if kind == "default" and not said:
+        return None
+    if not isinstance(kind, str) or kind not in ROPE_SCALINGS:
+        kinds = ", ".join(ROPE_SCALINGS)
+        raise ValueError(f"rope_scaling {shown(scaling)} is of the rope_type {shown(kind)}; there are {kinds}")
+    needed, optional = ROPE_SCALINGS[kind]
+    missing, unknown = [key for key in needed if key not in said], [*map(str, said.keys() - {*needed, *optional})]
+    if missing:
+        raise ValueError(f"rope_scaling {kind} needs {', '.join(needed)}, and does not say {', '.join(missing)}")
+    if unknown:
+        unused = ", ".join(sorted(unknown))
+        raise ValueError(f"rope_scaling {kind} takes {', '.join(needed + optional)}, and not {shown(unused)}")
+    for key, value in said.items():
+        name = f"rope_scaling {kind}: {key}"
+        if key == "truncate":
+            if not isinstance(value, bool):
+                raise ValueError(f"{name} is {shown(value)}; expected true or false")
+        elif key == ORIGINAL_LENGTH:
+            said[key] = _count(name, value)
+        else:
+            said[key] = real_number(name, value, 1e-3, 1e6, "a number from 0.001 to 1,000,000")
+    ends = {"beta_slow": 1.0, "beta_fast": 32.0} | said
+    for low, high in (("low_freq_factor", "high_freq_factor"), ("beta_slow", "beta_fast")):
+        if low in ends and ends[low] >= ends[high]:
+            raise ValueError(f"rope_scaling {kind}: {low} is {ends[low]} and {high} {ends[high]}; expected more")
+    return {"rope_type": kind, **said}
+
+
+def rope_scaling_from_meta(params: dict[str, Any]) -> dict[str, Any]:
+    """What Meta's `use_scaled_rope` stands for, as keyword arguments of ModelArgs; {} where it is not asked for."""
+    asked = params.get("use_scaled_rope")
+    if asked is not None and not isinstance(asked, bool):
+        raise ValueError(f"use_scaled_rope is {shown(asked)}; expected true or false")
+    given = {key: params[key] for key in sorted(META_SCALING_KEYS & params.keys()) if params[key] is not None}
+    if not asked:
+        for key in ("rope_scaling_factor", "rope_high_freq_factor"):
+            if key in given:
+                remedy = "set that to true, or take this key away"
+                raise ValueError(f"{key} is {shown(given[key])} and use_scaled_rope not true: {remedy}")
+        return {}
+    if params.get("rope_scaling") is not None:
+        raise ValueError("use_scaled_rope and rope_scaling both say how to scale RoPE; take one away")
+    return {
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": given.get("rope_scaling_factor", 8.0),
+            "low_freq_factor": 1.0,
+            "high_freq_factor": given.get("rope_high_freq_factor", 4.0),
+            ORIGINAL_LENGTH: 8192,
+        }
+    }
 
 
 def read_params(path: str | Path) -> dict[str, Any]:

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from minillama import __version__, parallel
+from minillama import __version__, launch, parallel
 from minillama.args import PRESETS, ModelArgs, shown, whole_number
 from minillama.bench_peers import GGUF_BITS, PEERS, Engine, Feed, check_peers, shapes
 from minillama.checkpoint import load_model, quantized_as, resolve_dtype
 from minillama.decode import Row, Step, decode
 from minillama.generation import Llama, check_together, compiled_step, find_tokenizer, for_this_machine
 from minillama.kv_cache import KVCache
-from minillama.memory import gb, kv_cache_bytes, proc_sizes, weight_bytes
+from minillama.memory import free_memory, gb, kv_cache_bytes, proc_sizes, weight_bytes
 from minillama.packed import PackedLinear, Watched
 from minillama.quantize import check_device
 from minillama.storyteller import demo_dir
@@ -119,7 +119,7 @@ class Ours(Engine):
         rows = [Row(prompt, new) for prompt in prompts]
 
         def choose(logits: torch.Tensor, _: Sequence[int]) -> torch.Tensor:
-            return parallel.same_everywhere(logits.argmax(-1))
+            return launch.same_everywhere(logits.argmax(-1))
 
         yield from decode(self.model, rows, choose, (), step=self.step)
 
@@ -163,10 +163,10 @@ def bench(
     against = list(dict.fromkeys(against))
     check_peers(against)
     check_together(quantize, compile, None if shape else ckpt_dir)
-    if against and parallel.launched_ranks() > 1:
+    if against and launch.launched_ranks() > 1:
         raise ValueError("--against runs in one process; start it without torchrun")
     asked = resolve_dtype(dtype)
-    on = parallel.start(None, device)
+    on = launch.start(None, device)
     if quantize is not None:
         check_device(on)
     total = (1 + len(against)) * (2 + plan.repeats)
@@ -314,12 +314,6 @@ def check_memory(
     if free is not None and sum(parts.values()) > free:
         each = ", ".join(f"{name} {gb(size)}" for name, size in parts.items())
         raise ValueError(f"{shape} in {_name(dtype)} takes {gb(sum(parts.values()))} ({each}), and {gb(free)} are free")
-
-
-def free_memory(device: torch.device) -> int | None:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return proc_sizes("/proc/meminfo").get("MemAvailable")
 
 
 def prompt_ids(rows: int, length: int, vocab_size: int) -> list[list[int]]:

@@ -1,7 +1,8 @@
-"""Files to tensors: Meta's `consolidated.NN.pth`, checked key by key, mapped rather than read, cut for this rank.
+"""A folder of weights to a model: looked over, checked key by key, mapped rather than read, cut for this rank.
 
-A folder of N files was written for N ranks: each file holds its slice of every weight (`parallel.SPLIT_DIM` says along
-which dimension) and a whole copy of the norms. They are put together, or cut further, for the ranks that there are.
+Meta's folders are read here: `consolidated.NN.pth` and params.json. A folder of N files was written for N ranks; each
+holds its slice of every weight (`parallel.SPLIT_DIM` says along which dimension) and a whole copy of the norms. Hugging
+Face's are read in `huggingface`. From either come `weights.Weight`s, and those know how to be cut.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
+from minillama import huggingface
 from minillama.args import ModelArgs, as_path, read_params, shown
+from minillama.launch import pick_device
+from minillama.memory import check_build
 from minillama.packed import is_linear
-from minillama.parallel import parallelize, pick_device, rank, shard, split_dim, world_size
+from minillama.parallel import parallelize, part_of, rank, split_dim, world_size
 from minillama.quantize import (
     FORMATS,
     check_device,
@@ -29,10 +34,10 @@ from minillama.quantize import (
     quantized_shapes,
 )  # fmt: skip
 from minillama.transformer import Transformer
+from minillama.weights import FLOATS, CheckpointError, Tensors, Weight, assemble, check_keys, first_bytes, some
 
 PATTERN = "consolidated.*.pth"
 NOT_PARAMETERS = re.compile(r"(layers\.\d+\.attention\.inner_attention\.)?rope\.freqs")  # tables in Meta's early files
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 QUANTIZED = (torch.int8, torch.uint8)  # in folders that say so
 DTYPES = {
     "float32": torch.float32, "fp32": torch.float32, "bfloat16": torch.bfloat16, "bf16": torch.bfloat16,
@@ -41,13 +46,10 @@ DTYPES = {
 
 # Anywhere else NaN reaches the logits and is met there. Here torch's attention on the CPU may make zeros of it.
 UNSEEN = ("attention.wq.weight", "attention.wk.weight")
+EMBEDDING = "tok_embeddings.weight"
 DESCRIPTOR = b"PK\x07\x08"  # after a record of a zip archive, where its flags announce one
 
-Tensors = dict[str, torch.Tensor]
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be loaded; the message says which file, what was found and what was expected."""
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -61,13 +63,15 @@ def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
 
 
 def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
-    """The model files of a folder in the order of their numbers.
+    """The model files of a folder in the order of their numbers; Meta's, or Hugging Face's where there are none.
 
     Raises FileNotFoundError, with folder and pattern, if there are none; CheckpointError if the numbers have gaps.
     """
     folder = as_path("ckpt_dir", ckpt_dir)
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder}: expected one with {PATTERN} and params.json")
+    if in_hugging_face_layout(folder):
+        return huggingface.checkpoint_files(folder)
     numbered: dict[int, Path] = {}
     for path in folder.glob(PATTERN):
         match = re.fullmatch(r"consolidated\.(\d+)\.pth", path.name)
@@ -77,13 +81,23 @@ def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
             raise CheckpointError(f"{path} does not belong among the files {PATTERN} numbered from 00; move it away")
         numbered[int(match[1])] = path
     if not numbered:
-        raise FileNotFoundError(f"no {PATTERN} in {folder}: a wrong folder, or a download that did not finish")
+        remedy = "a wrong folder, or a download that did not finish"
+        if any(folder.glob("pytorch_model*.bin")):
+            remedy = "of Hugging Face's files, model.safetensors are read and not pytorch_model.bin: download those"
+        raise FileNotFoundError(f"no {PATTERN} in {folder}, and no model.safetensors with a config.json: {remedy}")
     missing = max(numbered) + 1 - len(numbered)
     if missing:
         gaps = [n for n in range(len(numbered) + min(missing, 8)) if n not in numbered]
         names = ", ".join(f"consolidated.{n:02d}.pth" for n in gaps[:8]) + " ..." * (missing > 8)
         raise CheckpointError(f"{folder} has {len(numbered)} files and lacks {names}; finish the download")
     return [numbered[n] for n in sorted(numbered)]
+
+
+def in_hugging_face_layout(folder: Path) -> bool:
+    """Whether a folder is to be read as Hugging Face's: it has weights in that layout, and none in Meta's."""
+    if any(folder.glob(PATTERN)) or not huggingface.has_weights(folder):
+        return False
+    return (folder / huggingface.CONFIG).exists() or not (folder / "params.json").exists()
 
 
 def check_archive(path: Path) -> None:
@@ -117,7 +131,7 @@ def read_file(path: Path, more_dtypes: Sequence[torch.dtype] = ()) -> Tensors:
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch, pickle and zipfile each raise their own for what a damaged file does to them
         reason = str(error).split("\n")[0][:200] or type(error).__name__
-        start = _first_bytes(path)
+        start = first_bytes(path)
         if not start.startswith((b"PK", b"\x80")):
             reason = f"it is no file of PyTorch's (it begins with {start!r}); download it again"
         elif "Unsupported operand" in str(error):
@@ -139,24 +153,30 @@ def read_file(path: Path, more_dtypes: Sequence[torch.dtype] = ()) -> Tensors:
 
 
 def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None = None) -> ModelArgs:
-    """ModelArgs of the folder: params.json, with what it leaves open read off the weights and checked against them.
+    """ModelArgs of a folder in Meta's layout: params.json, with what it leaves open read off the weights, and checked.
 
     args: what params.json says, where it has been read already.
     """
     args = args or ModelArgs.from_json(Path(ckpt_dir) / "params.json")
     n = len(files)
-    for key, tensors in (("tok_embeddings.weight", files[0]), ("layers.0.feed_forward.w1.weight", files[0])):
-        if key not in tensors or tensors[key].dim() != 2:
+    for key in (EMBEDDING, "layers.0.feed_forward.w1.weight", "layers.0.attention.wq.weight"):
+        if key not in files[0] or files[0][key].dim() != 2:
             raise CheckpointError(
                 f"{ckpt_dir}: {key} is missing or not a matrix, so these are not Llama weights in Meta's names"
             )
-    rows, columns = files[0]["tok_embeddings.weight"].shape
-    if n > 1 and columns == args.dim:
-        rows, columns = rows * n, columns // n  # Llama 3 cuts the embedding by vocabulary
+    rows, columns = files[0][EMBEDDING].shape
+    if embedding_dim(files, args) == 0:
+        rows, columns = rows * n, columns // n
     if columns * n != args.dim:
         raise CheckpointError(
             f"{ckpt_dir}: params.json says dim {args.dim}, and the embedding of each of {n} file(s) is {columns} wide "
             f"(expected {args.dim} / {n}): files of different models, or one is missing"
+        )
+    queries = files[0]["layers.0.attention.wq.weight"].shape[0]
+    if queries * n != args.dim:  # Llama 3's embedding does not show it
+        raise CheckpointError(
+            f"{ckpt_dir}: wq has {queries} rows in each of {n} file(s) (expected {args.dim} / {n}): files of different "
+            "models, or one is missing"
         )
     if args.vocab_size not in (-1, rows):
         raise CheckpointError(
@@ -167,7 +187,7 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
     layers = {match[1] for key in files[0] if (match := re.match(r"layers\.(\d+)\.", key))}
     if len(layers) != args.n_layers:
         raise CheckpointError(
-            f"{ckpt_dir}: params.json says n_layers {args.n_layers}, and the files hold {len(layers)} ({_some(layers)})"
+            f"{ckpt_dir}: params.json says n_layers {args.n_layers}, and the files hold {len(layers)} ({some(layers)})"
         )
     hidden = files[0]["layers.0.feed_forward.w1.weight"].shape[0] * n
     if hidden != args.hidden_dim:
@@ -178,15 +198,19 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
     return args
 
 
-def check_tensors(paths: list[Path], files: list[Tensors], model: nn.Module) -> None:
+def embedding_dim(files: list[Tensors], args: ModelArgs) -> int:
+    """Along which dimension the files share the embedding: Llama 2's its columns, Llama 3's its rows."""
+    return 0 if len(files) > 1 and files[0][EMBEDDING].shape[1] == args.dim else 1
+
+
+def check_tensors(paths: list[Path], files: list[Tensors], wanted: Shapes) -> None:
     """Raise CheckpointError, naming keys and shapes, unless every file has exactly its piece of every parameter."""
-    wanted = {key: tuple(p.shape) for key, p in model.state_dict().items()}
     n = len(files)
     for path, tensors in zip(paths, files):
-        _check_keys(path, tensors, wanted.keys())
+        check_keys(path, tensors.keys(), wanted.keys())
         for key, full in wanted.items():
             dim, tensor, first = split_dim(key), tensors[key], files[0][key]
-            if key == "tok_embeddings.weight":
+            if key == EMBEDDING:
                 part, fits = tuple(first.shape), tensor.shape == first.shape  # cut in one of two ways, see load_args
             else:
                 part = tuple(size // n if d == dim else size for d, size in enumerate(full))
@@ -200,18 +224,71 @@ def check_tensors(paths: list[Path], files: list[Tensors], model: nn.Module) -> 
                 warnings.warn(f"{path}: {key} differs from {paths[0].name}'s; files of different models?", stacklevel=2)
 
 
-def assemble(key: str, files: list[Tensors], part: int, parts: int) -> torch.Tensor:
-    """Rank `part` of `parts`' slice of one weight, from the files that hold it and no others."""
-    dim, n = split_dim(key), len(files)
-    if dim is None:
-        return files[0][key]
-    if key == "tok_embeddings.weight" and n > 1 and files[0][key].shape[1] == files[0]["norm.weight"].shape[0]:
-        return shard(torch.cat([tensors[key] for tensors in files], 0), dim, part, parts)  # Llama 3's cut
-    if n >= parts:  # several files make one rank
-        pieces = [tensors[key] for tensors in files[part * n // parts : (part + 1) * n // parts]]
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim)
-    per_file = parts // n  # several ranks share one file
-    return shard(files[part // per_file][key], dim, part % per_file, per_file)
+@dataclass
+class Checkpoint:
+    """A folder that was looked over. The tensors of its files, in the folder's own names, are mapped, not yet read."""
+
+    folder: Path
+    paths: list[Path]
+    files: list[Tensors]
+    args: ModelArgs
+    hugging_face: bool = False
+    quantized: str | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        if self.hugging_face:
+            return huggingface.dtype_of(self.files)
+        return self.files[0][EMBEDDING].dtype
+
+    def weights(self, shapes: Shapes | None = None) -> dict[str, Weight]:
+        """Every weight by Meta's name. Raises CheckpointError unless the files hold exactly these and nothing else.
+
+        shapes: of the whole model's parameters, where they are known.
+        """
+        shapes = shapes or shapes_of(meta_model(self.args))
+        if self.hugging_face:
+            return huggingface.weights(self.folder, self.paths, self.files, self.args, shapes)
+        check_tensors(self.paths, self.files, shapes)
+        found = {}
+        for key in shapes:
+            dim = embedding_dim(self.files, self.args) if key == EMBEDDING else split_dim(key)
+            holders = self.files[:1] if dim is None else self.files
+            found[key] = Weight([tensors[key] for tensors in holders], dim or 0)
+        return found
+
+
+def look_over(
+    ckpt_dir: str | Path,
+    max_seq_len: int | None = None,
+    max_batch_size: int | None = None,
+) -> Checkpoint:
+    """What is in a folder of either layout, before a weight is read.
+
+    Raises FileNotFoundError for what is not there and CheckpointError (a ValueError) for what does not fit.
+    """
+    paths = checkpoint_files(ckpt_dir)
+    folder, limits = Path(ckpt_dir), dict(max_seq_len=max_seq_len, max_batch_size=max_batch_size)
+    if in_hugging_face_layout(folder):
+        config = folder / "config.json"
+        args = ModelArgs.from_params(huggingface.params_of(config), config, **limits)
+        files = huggingface.read_files(paths)
+        huggingface.check_layers(config, files, args)
+        return Checkpoint(folder, paths, files, args, hugging_face=True)
+    args = ModelArgs.from_json(folder / "params.json", **limits)
+    format = quantized_as(folder)
+    files = [read_file(path, QUANTIZED if format else ()) for path in paths]
+    return Checkpoint(folder, paths, files, load_args(folder, files, args), quantized=format)
+
+
+def meta_model(args: ModelArgs) -> Transformer:
+    """The model without its numbers: names and shapes."""
+    with torch.device("meta"):
+        return Transformer(args)
+
+
+def shapes_of(model: nn.Module) -> Shapes:
+    return {key: tuple(p.shape) for key, p in model.state_dict().items()}
 
 
 @torch.inference_mode(False)  # weights made inside `inference_mode` could never be trained or cast outside it
@@ -224,47 +301,43 @@ def load_model(
     max_batch_size: int | None = None,
     n_words: int | None = None,
 ) -> Transformer:
-    """The model in a folder of Meta's layout, this rank's share of it, ready to run.
+    """The model in a folder of Meta's or Hugging Face's layout, this rank's share of it, ready to run.
 
-    dtype: None keeps the file's. On the CPU, weights of the file's dtype stay mapped: read when first used. The file
-    must stay as it is meanwhile; to save over it, write another file first and move it there (`os.replace`).
+    dtype: None keeps the file's. On the CPU, weights of the file's dtype that lie there as they are wanted stay mapped:
+    read when first used. The file must stay as it is meanwhile; to save over it, write another file first and move it
+    there (`os.replace`).
     n_words: pieces of the tokenizer that goes with it, where that is known; checked before a weight is read.
     Raises FileNotFoundError for what is not there and CheckpointError (a ValueError) for what does not fit.
     """
     dtype, device = resolve_dtype(dtype), pick_device(device)
-    paths = checkpoint_files(ckpt_dir)
-    args = ModelArgs.from_json(Path(ckpt_dir) / "params.json", max_seq_len=max_seq_len, max_batch_size=max_batch_size)
-    parts = world_size()
-    format = quantized_as(ckpt_dir)
-    files = [read_file(path, QUANTIZED if format else ()) for path in paths]
-    args = load_args(ckpt_dir, files, args)
+    found = look_over(ckpt_dir, max_seq_len, max_batch_size)
+    args, parts, format = found.args, world_size(), found.quantized
     if n_words is not None:
         args.check_tokenizer(n_words)
-    if not _divide(len(paths), parts):
-        fits = [n for n in range(1, args.n_kv_heads + 1) if args.fits_ranks(n) and _divide(len(paths), n)]
-        raise CheckpointError(
-            f"{ckpt_dir} has {len(paths)} files and there are {parts} ranks; one must divide the other: "
-            f"start {' or '.join(map(str, fits))}"
-        )
-    with torch.device("meta"):
-        model = Transformer(args)
     if format is not None:
         check_device(device)
-        if len(paths) * parts > 1:
+        if len(found.paths) * parts > 1:
             raise CheckpointError(
-                f"{ckpt_dir} is quantized, which is one file for one process, and there are {len(paths)} files and "
-                f"{parts} ranks; several ranks quantize as they load: give them the full weights and quantize={format}"
+                f"{ckpt_dir} is quantized, which is one file for one process, and there are {len(found.paths)} files "
+                f"and {parts} ranks; several ranks quantize as they load: give them the full weights and "
+                f"quantize={format}"
             )
-        return load_quantized(paths[0], files[0], model, format, dtype).eval()
-    check_tensors(paths, files, model)
+        return load_quantized(found.paths[0], found.files[0], meta_model(args), format, dtype).eval()
+    args.check_ranks(parts)
+    model = meta_model(args)
+    weights = found.weights(shapes_of(model))
     parallelize(model)
-    dtype = dtype or files[0]["tok_embeddings.weight"].dtype
+    dtype = dtype or found.dtype
+    # Where nothing is cast and no files are put together, weights stay in their files, which takes no memory.
+    as_is = dtype == found.dtype and (len(found.paths) <= parts or in_hugging_face_layout(Path(ckpt_dir)))
+    check_build(args, device, dtype=dtype, ranks=parts, mapped=as_is and device.type == "cpu")
     with warnings.catch_warnings():
         # Mapped weights are backed by the file, copy-on-write; torch warns in case someone wrote to them.
         warnings.simplefilter("ignore")
         for key in model.state_dict():
             owner, _, name = key.rpartition(".")
-            weight = assemble(key, files, rank(), parts).to(device=device, dtype=dtype)
+            share = part_of(key, args.n_kv_heads, rank(), parts)
+            weight = assemble(weights[key], split_dim(key), *share, dtype=dtype, device=device)
             if key.endswith(UNSEEN) and not (weight.min().isfinite() and weight.max().isfinite()):
                 raise CheckpointError(f"{ckpt_dir}: {key} holds NaN or inf: damaged, or too large for {dtype}")
             setattr(model.get_submodule(owner), name, nn.Parameter(weight, requires_grad=True))
@@ -274,6 +347,8 @@ def load_model(
 def quantized_as(ckpt_dir: str | Path) -> str | None:
     """The format of a folder that `minillama convert --quantize` wrote; None: its weights are whole."""
     path = Path(ckpt_dir) / "params.json"
+    if in_hugging_face_layout(path.parent):
+        return None
     format = read_params(path).get("quantized")
     try:
         return check_format(format)
@@ -295,7 +370,7 @@ def load_quantized(
             del wanted[key]
             fields = quantized_shapes(shape[0], shape[1], format_of(name.rpartition(".")[2], format))
             wanted |= {f"{name}.{field}": kind for field, kind in fields.items()}
-    _check_keys(path, tensors, wanted.keys())
+    check_keys(path, tensors.keys(), wanted.keys())
     for key, (shape, kind) in wanted.items():
         tensor = tensors[key]
         fits = tensor.dtype in FLOATS if kind.is_floating_point else tensor.dtype == kind
@@ -311,27 +386,3 @@ def load_quantized(
         owner, _, name = key.rpartition(".")
         setattr(model.get_submodule(owner), name, nn.Parameter(tensors[key].to(dtype), requires_grad=False))
     return model
-
-
-def _check_keys(path: Path, tensors: Tensors, wanted: Set[str]) -> None:
-    missing, unexpected = wanted - tensors.keys(), tensors.keys() - wanted
-    if missing or unexpected:
-        kinds = (("lacks", missing), ("has unexpected", unexpected))
-        raise CheckpointError(f"{path} {' and '.join(f'{kind} {_some(keys)}' for kind, keys in kinds if keys)}")
-
-
-def _first_bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(16)
-    except OSError:
-        return b""
-
-
-def _divide(a: int, b: int) -> bool:
-    return a % b == 0 or b % a == 0
-
-
-def _some(keys: Set[str]) -> str:
-    names = sorted(keys)
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

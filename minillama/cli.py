@@ -15,7 +15,7 @@ import select
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -87,7 +87,7 @@ CkptDir = Annotated[
 ]
 TokenizerPath = Annotated[
     Path | None,
-    typer.Option(help="A SentencePiece model.", show_default="tokenizer.model beside the checkpoint or above"),
+    typer.Option(help="SentencePiece's or Llama 3's.", show_default="tokenizer.model beside the checkpoint or above"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")]
 Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="the checkpoint's")]
@@ -234,9 +234,10 @@ def chat(
         max_gen_len, stop, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p,
         repetition_penalty=repetition_penalty, frequency_penalty=frequency_penalty, presence_penalty=presence_penalty,
     )  # fmt: skip
-    _refuse_tags("the system message", system or "")
+    tags = _special_tags(ckpt_dir, tokenizer_path)
+    _refuse_tags("the system message", system or "", tags)
     if message is not None:
-        _refuse_tags("the message", message)  # before a model is loaded
+        _refuse_tags("the message", message, tags)  # before a model is loaded
     llama = _build(ckpt_dir, tokenizer_path, device, dtype, quantize, max_seq_len, mine)
     talk = Conversation(llama, system, _seed(seed), options)
     say = _nothing if as_json else _say
@@ -273,7 +274,7 @@ def chat(
 @app.command(short_help="Show a model's shape and memory.")
 def info(
     model: Annotated[
-        str | None, typer.Option(help="7B, 13B or 70B instead of a checkpoint.", show_default=False)
+        str | None, typer.Option(help="110M, 1.1B, 7B, 13B or 70B instead of a checkpoint.", show_default=False)
     ] = None,
     ckpt_dir: CkptDir = None,
     dtype: Annotated[
@@ -282,47 +283,60 @@ def info(
             help="Of weights and cache: float32, bfloat16 or float16.", show_default="the checkpoint's, or float16"
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Sequences in the KV cache.")] = 1,
+    quantize: Quantize = None,
+    batch: Annotated[int, typer.Option(metavar="N", min=1, help="Sequences at once.")] = 1,
     seq_len: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Tokens of each.", show_default="as many as the model takes")
     ] = None,
-    ranks: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the model.")] = 1,
+    ranks: Annotated[int, typer.Option("--ranks", "--mp", metavar="N", min=1, help="Processes that share it.")] = 1,
+    gpu_memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Of each rank's GPU, as 80GB: what fits in it?", show_default=False),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's shape and the memory that it takes. Weights are not read."""
+    """Show a model's shape and the memory that it takes. Weights are not read.
+
+    Weights and KV cache are exact; activations are those of a prompt as long as --seq-len, all rows at once.
+    """
     if model is not None and ckpt_dir is not None:
         raise typer.BadParameter("--model and --ckpt-dir name two models; give one")
     from minillama.args import ModelArgs
-    from minillama.checkpoint import resolve_dtype
-    from minillama.memory import gb, kv_cache_bytes, weight_bytes
-    from minillama.quantize import FORMATS
+    from minillama.checkpoint import DTYPES, resolve_dtype
+    from minillama.memory import GPU_LIBRARIES, gb, parse_size, plan
+    from minillama.quantize import FORMATS, check_format
 
-    chosen = resolve_dtype(dtype or "float16")
+    budget = None if gpu_memory is None else parse_size(gpu_memory)
+    chosen = resolve_dtype(dtype) or DTYPES["float16"]
     if model is not None:
-        args = ModelArgs.preset(model)
-        about: dict[str, Any] = {"model": model.upper()}
+        from minillama.bench import SHAPES, known_shape
+
+        about: dict[str, Any] = {"model": known_shape(model)}
+        args = ModelArgs(**SHAPES[about["model"]])
     else:
         args, about, kept = _looked_over(_checkpoint(ckpt_dir))
         chosen = chosen if dtype else kept
-    assert chosen is not None
-    seq_len = seq_len or args.max_seq_len
-    weights = weight_bytes(args, chosen, ranks)
-    quantized = about.get("file_dtype", "") in FORMATS
-    if quantized:
+    weights = None
+    if about.get("file_dtype", "") in FORMATS:
         if ranks > 1:
             raise typer.BadParameter("a quantized checkpoint runs in one process")
+        if quantize not in (None, about["file_dtype"]):
+            raise typer.BadParameter(f"the checkpoint is quantized as {about['file_dtype']} already")
+        quantize = about["file_dtype"]
         weights = about["file_bytes"]  # the embedding and the norms are as they were, in another dtype than the rest
-    cache = kv_cache_bytes(args, batch, seq_len, chosen, ranks)
-    name = str(chosen).removeprefix("torch.")
+    needed = plan(
+        args, ranks=ranks, batch_size=batch, seq_len=seq_len, dtype=chosen, budget=budget, weights=weights,
+        quantize=check_format(quantize), extra=0 if budget is None else GPU_LIBRARIES,
+    )  # fmt: skip
+    name = needed.dtype
     if as_json:
         shape = {
             key: getattr(args, key)
             for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim", "vocab_size",
                         "max_seq_len", "norm_eps", "rope_theta", "n_params")
         }  # fmt: skip
-        asked = {"dtype": name, "batch": batch, "seq_len": seq_len, "ranks": ranks}
-        memory = {"weight_bytes": weights, "kv_cache_bytes": cache, "total_bytes": weights + cache}
-        _say_json(about | shape | asked | memory)
+        asked = {"dtype": name, "quantize": quantize, "batch": batch, "seq_len": needed.seq_len, "ranks": ranks}
+        _say_json(about | shape | asked | needed.as_dict())
         return
     if model is not None:
         rows = [("model", about["model"])]
@@ -337,10 +351,17 @@ def info(
         ("vocabulary", f"{args.vocab_size:,} pieces"),
         ("context", f"{args.max_seq_len:,} tokens, RoPE theta {args.rope_theta:g}"),
         ("parameters", f"{args.n_params:,}"),
-        ("weights", f"{gb(weights)} in {about['file_dtype'] if quantized else name}{each}"),
-        ("KV cache", f"{gb(cache)} in {name}{each}, batch {batch} x {seq_len:,} tokens"),
-        ("together", f"{gb(weights + cache)}{each}"),
+        ("weights", f"{gb(needed.weights)} in {quantize or name}{each}"),
+        ("KV cache", f"{gb(needed.kv_cache)} in {name}{each}, batch {batch} x {needed.seq_len:,} tokens"),
+        ("activations", f"{gb(needed.activations)}{each}, where prompts are as long"),
+        ("workspace", f"{gb(needed.workspace)}{each}"),
+        ("together", f"{gb(needed.total)}{each}"),
     ]
+    if budget is not None:
+        rows += [("in " + gb(budget), "it fits" if needed.fits else "it does not fit")]
+        fitting = [f"a batch of {needed.largest_batch}"] * bool(needed.largest_batch)
+        fitting += [f"{needed.largest_seq_len:,} tokens at batch {batch}"] * bool(needed.largest_seq_len)
+        rows += [("what fits", " or ".join(fitting) or "nothing: take more ranks, or a smaller --dtype")]
     label = max(len(left) for left, _ in rows) + 2
     for left, right in rows:
         if label + len(right) > WIDTH:  # the end of a long path says more than its beginning
@@ -408,34 +429,62 @@ def bench(
         _say(table(result) + "\n")
 
 
-@app.command(short_help="Write a checkpoint in fewer bits.")
+@app.command(short_help="Write a checkpoint in fewer bits, another layout, other files.")
 def convert(
-    src: Annotated[Path, typer.Argument(metavar="SRC", help="Folder in Meta's layout.", show_default=False)],
+    src: Annotated[Path, typer.Argument(metavar="SRC", help="Folder of Meta's or Hugging Face's.", show_default=False)],
     dst: Annotated[Path, typer.Argument(metavar="DST", help="Folder to make.", show_default=False)],
-    quantize: Annotated[str, typer.Option(help="int8 or int4.", show_default=False)],
+    quantize: Annotated[str | None, typer.Option(help="int8 or int4.", show_default=False)] = None,
+    to: Annotated[str | None, typer.Option(help="Layout: meta or hf.", show_default=False)] = None,
+    mp: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Files, in Meta's layout.", show_default="1")
+    ] = None,
+    dtype: Dtype = None,
+    shard_size: Annotated[
+        float | None, typer.Option(metavar="GB", help="Of a file, in Hugging Face's layout.", show_default="5")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a checkpoint again with its linear layers in int8 or int4, and its tokenizer, into a new folder.
+    """Write a checkpoint again, with its tokenizer, into a new folder: --quantize or --to says as what.
 
-    The other commands take that folder as it is.
+    --quantize: its linear layers in int8 or int4. --to meta: consolidated.NN.pth, --mp of them. --to hf: what
+    transformers loads. The other commands take any of these folders as it is.
     """
     from tqdm import tqdm
 
+    from minillama import convert as work
     from minillama.checkpoint import checkpoint_files
-    from minillama.convert import convert as write
     from minillama.memory import gb
     from minillama.quantize import FORMATS
 
-    if quantize not in FORMATS:
+    if (quantize is None) == (to is None):
+        raise typer.BadParameter("give --quantize int8 or int4, or --to meta or hf, and not both")
+    if quantize not in (None, *FORMATS):
         raise typer.BadParameter(f"--quantize is {quantize!r}; expected {' or '.join(FORMATS)}")
+    if to not in (None, *work.LAYOUTS):
+        raise typer.BadParameter(f"--to is {to!r}; expected {' or '.join(work.LAYOUTS)}")
+    if quantize is not None and (mp, dtype, shard_size) != (None, None, None):
+        raise typer.BadParameter("--mp, --dtype and --shard-size go with --to, not with --quantize")
+    if shard_size is not None and not 0 < shard_size < 10**6:
+        raise typer.BadParameter(f"--shard-size is {shard_size}; expected GB, more than 0")
     if _ranks() > 1:
         raise typer.BadParameter("convert is the work of one process; start it without torchrun")
-    write(src, dst, quantize, lambda keys: tqdm(keys, unit="tensor", leave=False, disable=None))
+
+    def bar(keys: Iterable[str]) -> Iterable[str]:
+        return tqdm(keys, unit="tensor", leave=False, disable=None)
+
+    if quantize is not None:
+        work.convert(src, dst, quantize, bar)
+    else:
+        shard_bytes = None if shard_size is None else max(1, int(shard_size * 10**9))
+        work.rewrite(src, dst, to or "", mp=mp, dtype=dtype, shard_bytes=shard_bytes, progress=bar)
     before, after = (sum(path.stat().st_size for path in checkpoint_files(folder)) for folder in (src, dst))
     if as_json:
-        _say_json({"src": str(src), "dst": str(dst), "quantized": quantize, "src_bytes": before, "dst_bytes": after})
-    else:
+        made = {"quantized": quantize} if quantize else {"layout": to, "files": len(checkpoint_files(dst))}
+        _say_json({"src": str(src), "dst": str(dst)} | made | {"src_bytes": before, "dst_bytes": after})
+    elif quantize is not None:
         _say(f"{dst}: {gb(after)} instead of {gb(before)}\n")
+    else:
+        _say(f"{dst}: {_count(len(checkpoint_files(dst)), 'file')}, {gb(after)}\n")
 
 
 class Conversation:
@@ -445,7 +494,10 @@ class Conversation:
     """
 
     def __init__(self, llama: Llama, system: str | None, seed: int, options: dict[str, Any]):
+        from minillama.chat_llama3 import template_of
+
         self.llama, self.seed, self.options = llama, seed, options
+        self.template = template_of(llama.tokenizer)
         self.opening: list[Message] = [{"role": "system", "content": system}] if system else []
         self.reset()
 
@@ -456,28 +508,27 @@ class Conversation:
     def answer(self, text: str, say: Callable[[str], None]) -> dict[str, Any]:
         """Say the answer to `text` and remember both. Raises ValueError, with nothing changed, where it cannot."""
         started = time.perf_counter()
-        _refuse_tags("the message", text)
+        _refuse_tags("the message", text, self.template.special_tags)
         question: Message = {"role": "user", "content": text}
         forgotten, ids = self._forget(question)
         dialog = [*self.opening, *self.history[2 * forgotten :], question]
         seed = (self.seed + self.answers) % 2**62
         result = _followed(self.llama.stream_chat(dialog, seed=seed, **self.options), started, say, len(ids))
-        said: Message = {"role": "assistant", "content": _without_tags(result["text"]).strip()}
+        answer = _without_tags(result["text"], self.template.special_tags).strip()
+        said: Message = {"role": "assistant", "content": answer}
         self.history = [*self.history[2 * forgotten :], question, said]
         self.answers += 1
         return {"message": text} | result | {"forgotten_turns": forgotten, "seed": seed}
 
     def _forget(self, question: Message) -> tuple[int, list[int]]:
         """How many of the oldest turns have to go, and the ids of what remains with `question`."""
-        from minillama.chat import encode_dialog
-
         limit = self.llama.model.args.max_seq_len
         # A history that leaves no room for the answer is of no use: a quarter is kept free, or all that was asked for.
         room = max(1, min(limit // 4, self.options["max_gen_len"] or limit))
         turns = len(self.history) // 2
         for forgotten in range(turns + 1):
             dialog = [*self.opening, *self.history[2 * forgotten :], question]
-            ids = encode_dialog(dialog, self.llama.tokenizer)
+            ids = self.template.encode_dialog(dialog, self.llama.tokenizer)
             if len(ids) + room <= limit:
                 return forgotten, ids
         if len(ids) >= limit:
@@ -550,7 +601,7 @@ def _options(max_gen_len: int | None, stop: list[str] | None, **params: Any) -> 
 def _seed(seed: int | None) -> int:
     """The user's seed or a fresh one; rank 0's on every rank."""
     from minillama.generation import fresh_seed
-    from minillama.parallel import tell_everyone
+    from minillama.launch import tell_everyone
 
     # 32 bits of it are enough, can be typed again, and survive JSON readers that keep numbers as doubles
     return tell_everyone(fresh_seed() % 2**32 if seed is None else seed)
@@ -593,32 +644,35 @@ def _build(
 
 def _looked_over(ckpt_dir: Path) -> tuple[ModelArgs, dict[str, Any], Any]:
     """Args, what is on disk, and the dtype of a checkpoint whose weights stay unread."""
-    from minillama.checkpoint import QUANTIZED, checkpoint_files, load_args, quantized_as, read_file
+    from minillama.checkpoint import look_over
 
-    paths = checkpoint_files(ckpt_dir)
-    format = quantized_as(ckpt_dir)
-    files = [read_file(path, QUANTIZED if format else ()) for path in paths]
-    args = load_args(ckpt_dir, files)
-    dtype = files[0]["tok_embeddings.weight"].dtype
-    size = sum(path.stat().st_size for path in paths)
-    name = format or str(dtype).removeprefix("torch.")
-    return args, {"ckpt_dir": str(ckpt_dir), "files": len(paths), "file_bytes": size, "file_dtype": name}, dtype
+    found = look_over(ckpt_dir)
+    size = sum(path.stat().st_size for path in found.paths)
+    name = found.quantized or str(found.dtype).removeprefix("torch.")
+    about = {"ckpt_dir": str(ckpt_dir), "files": len(found.paths), "file_bytes": size, "file_dtype": name}
+    return found.args, about, found.dtype
 
 
-def _refuse_tags(what: str, text: str) -> None:
-    from minillama.chat import SPECIAL_TAGS
+def _special_tags(ckpt_dir: Path | None, tokenizer_path: Path | None) -> Sequence[str]:
+    """The tags of the chat template that goes with a checkpoint's tokenizer; its model stays unread."""
+    from minillama.chat_llama3 import LLAMA2, LLAMA3
+    from minillama.generation import find_tokenizer
+    from minillama.tokenizer_llama3 import is_tiktoken
 
-    if any(tag in text for tag in SPECIAL_TAGS):
-        tags = " ".join(SPECIAL_TAGS)
-        raise ValueError(f"{what} holds one of the chat template's own tags ({tags}), which could forge a turn")
+    path = find_tokenizer(_checkpoint(ckpt_dir)) if tokenizer_path is None else tokenizer_path
+    return (LLAMA3 if is_tiktoken(path) else LLAMA2).special_tags
 
 
-def _without_tags(text: str) -> str:
+def _refuse_tags(what: str, text: str, tags: Sequence[str]) -> None:
+    if any(tag in text for tag in tags):
+        listed = " ".join(tags)
+        raise ValueError(f"{what} holds one of the chat template's own tags ({listed}), which could forge a turn")
+
+
+def _without_tags(text: str, tags: Sequence[str]) -> str:
     """A model may write the template's tags; in the history they would be turns that nobody took."""
-    from minillama.chat import SPECIAL_TAGS
-
-    while any(tag in text for tag in SPECIAL_TAGS):  # again, because taking one away may close up another
-        for tag in SPECIAL_TAGS:
+    while any(tag in text for tag in tags):  # again, because taking one away may close up another
+        for tag in tags:
             text = text.replace(tag, "")
     return text
 
@@ -677,7 +731,7 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
 
 def _stdin_text() -> str:
     """All of rank 0's stdin, without the newline that `echo` puts at its end, on every rank."""
-    from minillama.parallel import tell_everyone
+    from minillama.launch import tell_everyone
 
     text = sys.stdin.read() if _rank() == 0 else ""
     return tell_everyone(text.removesuffix("\n").removesuffix("\r"))
@@ -685,7 +739,8 @@ def _stdin_text() -> str:
 
 def _lines(marker: bool) -> Iterator[str]:
     """Rank 0's stdin, line by line, on every rank. marker: "> " where a person types."""
-    from minillama.parallel import tell_everyone, world_size
+    from minillama.launch import tell_everyone
+    from minillama.parallel import world_size
 
     if world_size() == 1:
         yield from _typed(marker)
@@ -742,7 +797,7 @@ def _rank() -> int:
 
 def _variable(name: str, otherwise: int) -> int:
     value = os.environ.get(name, "")
-    return int(value) if value.isdecimal() else otherwise  # `parallel.start` says what is wrong with it
+    return int(value) if value.isdecimal() else otherwise  # `launch.start` says what is wrong with it
 
 
 @contextlib.contextmanager
@@ -781,7 +836,7 @@ def _status(work: Callable[[], int]) -> int:
         return 141
     except Exception as error:
         line = _mendable(error)
-        if _ranks() > 1 and (_rank() > 0 or line is None):
+        if _ranks() > 1 and (_rank() > 0 or line is None or _lost(error)):
             time.sleep(GIVE_WAY)
         if line is None or os.environ.get("MINILLAMA_DEBUG", "0") not in ("", "0"):
             raise
@@ -808,9 +863,15 @@ def _mendable(error: Exception) -> str | None:
         return f"{error.filename}: {error.strerror}"
     if isinstance(error, UnicodeDecodeError):
         return f"the input is not {error.encoding} text (byte 0x{error.object[error.start]:02x} at {error.start})"
-    if isinstance(error, (OSError, ValueError)):
+    if isinstance(error, (OSError, ValueError)) or _lost(error):
         return _one_line(error) or type(error).__name__
     return None
+
+
+def _lost(error: Exception) -> bool:
+    """Whether it only says that another rank is gone, which has more to say itself."""
+    launch = sys.modules.get("minillama.launch")
+    return launch is not None and isinstance(error, launch.LostRanks)
 
 
 def _leave_ranks() -> None:

@@ -1,27 +1,52 @@
-"""A checkpoint folder written again in another form: `minillama convert`."""
+"""A checkpoint folder written again in another form: `minillama convert`.
+
+In fewer bits, in the other layout, in another number of files or another dtype. One tensor is worked on at a time; the
+new folder appears when it is whole.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from minillama.args import as_path, read_params
-from minillama.checkpoint import Tensors, checkpoint_files, load_model, quantized_as
+from minillama import huggingface
+from minillama.args import ModelArgs, as_path, read_params, shown, whole_number
+from minillama.checkpoint import (
+    Checkpoint,
+    Shapes,
+    Tensors,
+    checkpoint_files,
+    load_model,
+    look_over,
+    meta_model,
+    quantized_as,
+    resolve_dtype,
+    shapes_of,
+)
 from minillama.generation import find_tokenizer
+from minillama.huggingface_tokenizer import write_tokenizer
 from minillama.packed import is_linear, page_out
+from minillama.parallel import split_dim
+from minillama.pth import PthWriter
 from minillama.quantize import format_of, named_format, quantized
+from minillama.tokenizer import Tokenizer
+from minillama.weights import CheckpointError, Weight, assemble
+
+LAYOUTS = ("meta", "hf")
+SHARD_BYTES = 5_000_000_000
+Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
-def convert(
-    src: str | Path, dst: str | Path, format: str, progress: Callable[[Iterable[str]], Iterable[str]] = iter
-) -> None:
+def convert(src: str | Path, dst: str | Path, format: str, progress: Progress = iter) -> None:
     """Write the folder `src` again as `dst` with its linears in `format`, "int8" or "int4", and its tokenizer.
 
     progress: wraps the keys while they are worked on (`tqdm`). `dst` appears when it is whole, never before.
@@ -29,11 +54,7 @@ def convert(
     """
     src, dst = as_path("src", src), as_path("dst", dst)
     named_format(format)
-    if os.path.lexists(dst):
-        raise ValueError(f"{dst} is there already; name a folder that is not")
-    checkpoint_files(src)
-    if quantized_as(src) is not None:
-        raise ValueError(f"{src} is quantized already; start from the full weights")
+    _check_folders(src, dst)
     model = load_model(src)
     tensors: Tensors = {}
     linears = {name + ".weight" for name, module in model.named_modules() if is_linear(module)}
@@ -45,15 +66,176 @@ def convert(
             page_out(weight)
         else:
             tensors[key] = weight.clone()
-    params = read_params(src / "params.json")
+    params = params_of(look_over(src))
+    with new_folder(dst) as folder:
+        torch.save(tensors, folder / "consolidated.00.pth")
+        _write_json(folder / "params.json", params | {"quantized": format})
+        _copy_tokenizer(src, folder)
+
+
+def rewrite(
+    src: str | Path,
+    dst: str | Path,
+    to: str,
+    *,
+    mp: int | None = None,
+    dtype: str | torch.dtype | None = None,
+    shard_bytes: int | None = None,
+    progress: Progress = iter,
+) -> None:
+    """Write the folder `src`, of either layout, again as `dst` in the layout `to`, "meta" or "hf", with its tokenizer.
+
+    mp: into how many files, in Meta's layout (one if it is not said); shard_bytes: how large files may be, in the
+    other. dtype: None keeps the file's. progress: wraps the keys while they are worked on (`tqdm`).
+    `dst` appears when it is whole, never before; one tensor is in memory at a time. Raises ValueError and
+    FileNotFoundError, before anything is written, where `src` cannot be read, `dst` is there or options do not fit.
+    """
+    src, dst, dtype = as_path("src", src), as_path("dst", dst), resolve_dtype(dtype)
+    if to not in LAYOUTS:
+        raise ValueError(f"to is {shown(to)}; expected {' or '.join(LAYOUTS)}")
+    if to == "hf" and mp is not None:
+        raise ValueError("mp is for Meta's layout; Hugging Face's files are not cut for ranks: leave it out")
+    if to == "meta" and shard_bytes is not None:
+        raise ValueError("a shard size is for Hugging Face's layout; Meta's files are as many as mp says: leave it out")
+    files, shard_bytes = whole_number("mp", mp or 1), whole_number("shard size", shard_bytes or SHARD_BYTES, most=2**63)
+    _check_folders(src, dst)
+    found = look_over(src)
+    check_files(found.args, files)
+    shapes = shapes_of(meta_model(found.args))
+    weights = found.weights(shapes)
+    dtype = dtype or found.dtype
+    with new_folder(dst) as folder:
+        if to == "meta":
+            write_meta(folder, weights, shapes, dtype, files, progress)
+            _copy_tokenizer(src, folder)
+            _write_json(folder / "params.json", params_of(found))
+        else:
+            write_hugging_face(folder, weights, shapes, dtype, shard_bytes, found.args.head_dim, progress)
+            ids = _tokenizer_for_transformers(src, folder, found.args)
+            _write_json(folder / huggingface.CONFIG, huggingface.config_of(found.args, dtype, ids))
+
+
+def check_files(args: ModelArgs, files: int) -> None:
+    """Raise ValueError unless Meta's layout has such a number of files: each has kv heads of its own."""
+    if files > args.n_kv_heads or not args.fits_ranks(files):
+        fits = [n for n in range(1, args.n_kv_heads + 1) if args.fits_ranks(n)]
+        raise ValueError(f"mp is {files}; this model can be cut into {', '.join(map(str, fits))} equal files")
+
+
+def write_meta(
+    folder: Path, weights: dict[str, Weight], shapes: Shapes, dtype: torch.dtype, files: int, progress: Progress
+) -> None:
+    """consolidated.00.pth and on, cut as Llama 2's are. Every weight is read once, for all files together."""
+    parts = {
+        key: tuple(size // files if d == split_dim(key) else size for d, size in enumerate(shape))
+        for key, shape in shapes.items()
+    }
+    writers = [PthWriter(folder / f"consolidated.{i:02d}.pth", parts, dtype) for i in range(files)]
+    for key in progress(shapes):
+        whole = _checked(key, assemble(weights[key], dtype=dtype))
+        for i, writer in enumerate(writers):
+            dim = split_dim(key)
+            writer.write(whole if dim is None else whole.chunk(files, dim)[i])
+        _let_go(weights[key])
+    for writer in writers:
+        writer.close()
+
+
+def write_hugging_face(
+    folder: Path,
+    weights: dict[str, Weight],
+    shapes: Shapes,
+    dtype: torch.dtype,
+    shard_bytes: int,
+    head_dim: int,
+    progress: Progress,
+) -> None:
+    """model.safetensors, or shards of at most `shard_bytes` and their index."""
+    names = {key: huggingface.name_of(key) for key in shapes}
+    shards = huggingface.shards_of(
+        {key: huggingface.shape_bytes(shape, dtype) for key, shape in shapes.items()}, shard_bytes
+    )
+    keys = iter(progress(shapes))
+    placed = {}
+    for i, shard in enumerate(shards):
+        name = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else huggingface.WHOLE
+        placed[name] = [names[key] for key in shard]
+        with (folder / name).open("wb") as file:
+            huggingface.begin_file(file, {names[key]: shapes[key] for key in shard}, dtype)
+            for _ in shard:
+                key = next(keys)
+                whole = _checked(key, assemble(weights[key], dtype=dtype))
+                turned = key.endswith(huggingface.TURNED)
+                huggingface.write_tensor(file, huggingface.halves_of_pairs(whole, head_dim) if turned else whole)
+                _let_go(weights[key])
+    next(keys, None)  # the bar ends where its loop does
+    if len(shards) > 1:
+        huggingface.write_index(folder, placed, sum(huggingface.shape_bytes(shape, dtype) for shape in shapes.values()))
+
+
+def params_of(found: Checkpoint) -> dict[str, Any]:
+    """What goes into params.json: Meta's own as it was, or Hugging Face's config in Meta's names."""
+    if not found.hugging_face:
+        return read_params(found.folder / "params.json")
+    said = huggingface.params_of(found.folder / huggingface.CONFIG)
+    return {key: value for key, value in said.items() if value is not None}
+
+
+@contextlib.contextmanager
+def new_folder(dst: Path) -> Iterator[Path]:
+    """A folder that gets the name `dst` when all is done, and is gone if it was not."""
     dst.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=dst.parent, prefix=f".{dst.name}-") as work:
         whole = Path(work) / "whole"
         whole.mkdir()
-        torch.save(tensors, whole / "consolidated.00.pth")
-        (whole / "params.json").write_text(json.dumps(params | {"quantized": format}, indent=2), encoding="utf-8")
-        try:
-            shutil.copy(find_tokenizer(src), whole / "tokenizer.model")
-        except FileNotFoundError as error:
-            warnings.warn(f"{error}; the new folder has none either", stacklevel=2)
+        yield whole
         os.replace(whole, dst)
+
+
+def _check_folders(src: Path, dst: Path) -> None:
+    if os.path.lexists(dst):
+        raise ValueError(f"{dst} is there already; name a folder that is not")
+    checkpoint_files(src)
+    if quantized_as(src) is not None:
+        raise ValueError(f"{src} is quantized already; start from the full weights")
+
+
+def _checked(key: str, weight: torch.Tensor) -> torch.Tensor:
+    low, high = weight.aminmax()
+    if not (low.isfinite() and high.isfinite()):
+        raise CheckpointError(f"{key} holds NaN or inf: damaged, or too large for {weight.dtype}")
+    return weight
+
+
+def _let_go(weight: Weight) -> None:
+    for piece in weight.pieces:
+        if piece.is_contiguous():
+            page_out(piece)
+
+
+def _copy_tokenizer(src: Path, folder: Path) -> Path | None:
+    try:
+        return Path(shutil.copy(find_tokenizer(src), folder / "tokenizer.model"))
+    except FileNotFoundError as error:
+        warnings.warn(f"{error}; the new folder has none either", stacklevel=3)
+        return None
+
+
+def _tokenizer_for_transformers(src: Path, folder: Path, args: ModelArgs) -> dict[str, int]:
+    """Copy the tokenizer, in both forms; returns what config.json says of its ids."""
+    copied = _copy_tokenizer(src, folder)
+    if copied is None:
+        return {}
+    try:
+        tokenizer = Tokenizer(copied)
+        reason = write_tokenizer(folder, tokenizer, args.max_seq_len)
+    except ValueError:
+        warnings.warn("no tokenizer.json is written: tokenizer.model is not SentencePiece's", stacklevel=3)
+        return {}
+    if reason is not None:
+        warnings.warn(f"no tokenizer.json is written, transformers may split text otherwise: {reason}", stacklevel=3)
+    return {"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
+
+
+def _write_json(path: Path, said: dict[str, Any]) -> None:
+    path.write_text(json.dumps(said, indent=2), encoding="utf-8")

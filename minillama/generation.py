@@ -13,16 +13,29 @@ from typing import Any, TypedDict
 import torch
 from typing_extensions import NotRequired, Unpack
 
-from minillama import parallel
+from minillama import launch, memory, parallel
 from minillama.args import as_index, as_path, shown, whole_number
-from minillama.chat import UNSAFE_ERROR, Dialog, Message, check_dialog, encode_dialog, has_special_tags
+from minillama.chat import UNSAFE_ERROR, Dialog, Message, check_dialog
+from minillama.chat_llama3 import template_of
 from minillama.checkpoint import checkpoint_files, load_model, quantized_as
-from minillama.decode import Row, Step, check_numbers, decode, decode_step, padded, token_logprobs
+from minillama.collectives import for_inference
+from minillama.decode import (
+    SCORED_AT_ONCE,
+    Row,
+    Step,
+    check_numbers,
+    decode,
+    decode_step,
+    padded,
+    static_window,
+    token_logprobs,
+)
 from minillama.packed import fits, pack
 from minillama.quantize import check_device, check_format
 from minillama.quantize import quantize as quantize_model
 from minillama.sampling import Sampler, SamplingParams
-from minillama.tokenizer import StreamDecoder, Tokenizer
+from minillama.tokenizer import Tokenizer
+from minillama.tokenizer_llama3 import load_tokenizer, stop_ids_of, stream_decoder
 from minillama.transformer import Transformer
 
 LARGEST_SEED = 2**62 - 1  # row r of a batch draws from seed + r, and torch takes 64 bits
@@ -98,27 +111,34 @@ class Llama:
         """Load a checkpoint folder. Under `torchrun` each process takes its share; otherwise no launcher is needed.
 
         tokenizer_path: None looks beside the checkpoint and in the parent folder, where Meta's download puts it.
+        A file of Llama 3's is known by its content, and brings Llama 3's chat template and stop ids with it.
         max_seq_len: None takes the file's, or 4096; max_batch_size: None sets no limit (memory is taken per request).
+        dtype: None takes the file's on a CPU; on a GPU bf16, or fp16 where the card has no bf16.
         seed: requests that bring no seed of their own draw theirs from it, so a program repeats itself.
         quantize: "int8" or "int4" for weights of fewer bits, on the CPU; a folder that `minillama convert` quantized is
         loaded as it is. compile: put the step of decoding through `torch.compile`, for a GPU: the first tokens take
         minutes, those after them are launched as one.
         parts: "mine" runs the model on the functions that you have written in the course so far (`teach.promote_mine`),
         a dict of functions on those.
-        Raises FileNotFoundError and ValueError before any weight is read where the folder or the launch does not fit.
+        Raises FileNotFoundError and ValueError before any weight is read where the folder or the launch does not fit,
+        and memory.OutOfMemory, a ValueError that tells the plan, where the weights do not fit what is free.
         """
         checkpoint_files(ckpt_dir)  # an empty folder is said to be one before ranks are joined or tokenizers looked for
-        tokenizer = Tokenizer(find_tokenizer(ckpt_dir) if tokenizer_path is None else tokenizer_path)
+        tokenizer = load_tokenizer(find_tokenizer(ckpt_dir) if tokenizer_path is None else tokenizer_path)
         whole_number("seed", seed, least=0, most=LARGEST_SEED)
         held = check_together(quantize, compile, ckpt_dir)
         put_parts_on = None if parts is None else _own_parts(parts, compile)
-        chosen = parallel.start(model_parallel_size, device)
+        chosen = launch.start(model_parallel_size, device)
         if quantize is not None:
             check_device(chosen)
+        dtype = launch.usual_dtype(chosen) if dtype is None else dtype
         model = load_model(
             ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
             n_words=tokenizer.n_words,
         )  # fmt: skip
+        if quantize is not None and held is None:
+            kept, ranks = model.norm.weight.dtype, parallel.world_size()
+            memory.check_build(model.args, chosen, dtype=kept, ranks=ranks, quantize=quantize)
         if held is None:
             for_this_machine(model, quantize, compile, mapped=dtype is None)
         if put_parts_on is not None:
@@ -166,7 +186,8 @@ class Llama:
 
         temperature, top_p, top_k, min_p and the penalties: see `SamplingParams`.
         stop: strings at which a row ends; they may begin or end inside a token. Ids whose text begins before the stop
-        string are returned. stop_ids: ids at which a row ends, None for the tokenizer's EOS; they are not returned.
+        string are returned. stop_ids: ids at which a row ends, None for the tokenizer's EOS (Llama 3: its end of a turn
+        too); they are not returned.
         seed: row r draws from seed + r, alone or in a batch, in any process.
 
         Raises ValueError, before anything is computed, for a prompt that is empty, too long or not ids of this model,
@@ -232,12 +253,13 @@ class Llama:
         dialogs = _as_list("dialogs", dialogs)
         if any(isinstance(dialog, dict) for dialog in dialogs):
             raise ValueError("expected a list of dialogs, each a list of messages; for a single one pass [dialog]")
+        template = template_of(self.tokenizer)
         safe: dict[int, list[int]] = {}  # ids of the dialogs that are run
         for i, dialog in enumerate(dialogs):
             try:
                 check_dialog(dialog)
-                if not has_special_tags(dialog):
-                    safe[i] = self._check_prompt(i, encode_dialog(dialog, self.tokenizer))
+                if not template.has_special_tags(dialog):
+                    safe[i] = self._check_prompt(i, template.encode_dialog(dialog, self.tokenizer))
             except ValueError as error:
                 raise ValueError(f"dialog {i}: {error}") from None
         job = self._job(list(safe.values()), max_gen_len, temperature, top_p, logprobs, False, options, fresh=True)
@@ -274,7 +296,7 @@ class Llama:
         **options: Unpack[Options],
     ) -> Iterator[Piece]:
         """Answer one dialog, a `Piece` for every step. Raises ValueError for special tags in it."""
-        encoded = encode_dialog(dialog, self.tokenizer)
+        encoded = template_of(self.tokenizer).encode_dialog(dialog, self.tokenizer)
         job = self._job([encoded], max_gen_len, temperature, top_p, False, False, options, fresh=True)
         return job.pieces()
 
@@ -286,6 +308,8 @@ class Llama:
         self._check_batch(len(rows))
         if not rows:
             return []
+        length = max(map(len, rows))
+        self._check_memory(len(rows), length, length, cached=False, scored=True)
         tokens = padded(rows).to(self.model.device)  # (B, T)
         scores = token_logprobs(self.model, self.model.features(tokens), tokens).tolist()
         return [Score(row, check_numbers(i, scores[i][: len(row)])) for i, row in enumerate(rows)]
@@ -341,6 +365,24 @@ class Llama:
         if self.max_batch_size is not None and n > self.max_batch_size:
             raise ValueError(f"batch {n} > max_batch_size {self.max_batch_size}; send fewer, or build with more")
 
+    def _check_memory(self, rows: int, length: int, prompt: int, cached: bool = True, scored: bool = False) -> None:
+        """Raise OutOfMemory, before anything is made, if a request does not fit what is free on every rank."""
+        model = self.model
+        free = memory.share_of_free(model.device)
+        if free is None or not rows:
+            return
+        free = launch.smallest(free)
+        logits = rows * min(prompt, SCORED_AT_ONCE) * model.args.vocab_size * 12 * scored  # in dtype, fp32, log_softmax
+        needed = memory.plan(
+            model.args, ranks=parallel.world_size(), batch_size=rows, seq_len=length, prompt_len=prompt, extra=logits,
+            dtype=model.norm.weight.dtype, weights=0, cached=cached, budget=free,
+            joined=hasattr(model.get_submodule("layers.0.feed_forward.w1"), "shared"),
+        )  # fmt: skip
+        if not needed.fits:
+            raise memory.OutOfMemory(
+                f"the request does not fit beside the weights: {needed.sentence(str(model.device))}"
+            )
+
     def _fresh_seed(self) -> int:
         return int(torch.randint(2**62, (1,), generator=self._seeds, device="cpu"))
 
@@ -376,7 +418,9 @@ def for_this_machine(
     """
     if quantize is not None:
         quantize_model(model, quantize, leave_file=mapped)
-    elif not compile and fits(model):
+    elif compile:
+        for_inference(model)
+    elif fits(model):
         pack(model, leave_file=mapped)
     return model
 
@@ -414,7 +458,7 @@ class _Job:
         stops = [stop] if isinstance(stop, str) else _as_list("stop strings", stop, (Sequence, Set))
         if not all(isinstance(s, str) and s for s in stops):
             raise ValueError(f"stop is {shown(stop)}; expected text, or a list of texts that are not empty")
-        ends = [llama.tokenizer.eos_id] if stop_ids is None else _as_list("stop_ids", stop_ids, (Sequence, Set))
+        ends = stop_ids_of(llama.tokenizer) if stop_ids is None else _as_list("stop_ids", stop_ids, (Sequence, Set))
         checked = [llama._check_prompt(i, prompt) for i, prompt in enumerate(prompts)]
         room = [llama.model.args.max_seq_len - len(prompt) for prompt in checked]
         self.rows = [Row(p, min(r, r if max_gen_len is None else max_gen_len)) for p, r in zip(checked, room)]
@@ -423,6 +467,11 @@ class _Job:
         self.llama, self.params = llama, params
         self.seed = llama._fresh_seed() if seed is None else whole_number("seed", seed, 0, LARGEST_SEED)
         self.logprobs, self.score_prompts = logprobs, logprobs and echo
+        prompt = max((len(row.prompt) for row in self.rows), default=0)
+        length = max((len(row.prompt) + row.max_new for row in self.rows), default=0)
+        if llama._step is not None:
+            length = min(llama.model.args.max_seq_len, static_window(length))
+        llama._check_memory(len(self.rows), length, prompt, scored=self.score_prompts)
 
     @torch.no_grad()
     def steps(self) -> Iterator[None]:
@@ -430,7 +479,7 @@ class _Job:
         if not self.rows:
             return
         device = self.llama.model.device
-        seed = parallel.tell_everyone(self.seed)
+        seed = launch.tell_everyone(self.seed)
         own = getattr(self.llama.model, "own_loop", None)  # a learner's pieces, put there by `minillama.teach`
         make_sampler, loop_of = (Sampler, decode) if own is None else own()
         sampler = make_sampler(
@@ -439,16 +488,17 @@ class _Job:
         )  # fmt: skip
 
         def choose(logits: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-            return parallel.same_everywhere(sampler(logits, rows))
+            return launch.same_everywhere(sampler(logits, rows))
 
         loop = loop_of(
             self.llama.model, self.rows, choose, self.stop_ids, logprobs=self.logprobs,
             score_prompts=self.score_prompts, step=self.llama._step,
         )  # fmt: skip
-        for _ in loop:
-            for row, text in zip(self.rows, self.texts):
-                text.follow(row)
-            yield
+        with launch.explained():
+            for _ in loop:
+                for row, text in zip(self.rows, self.texts):
+                    text.follow(row)
+                yield
         for row, text in zip(self.rows, self.texts):
             text.follow(row)
 
@@ -472,7 +522,7 @@ class _Text:
     """
 
     def __init__(self, tokenizer: Tokenizer, stops: list[str], continuing: bool):
-        self.decoder = StreamDecoder(tokenizer, continuing)
+        self.decoder = stream_decoder(tokenizer, continuing)
         self.stops = stops
         self.text = ""
         self.pieces: list[str] = []

@@ -7,10 +7,7 @@ linears are replaced from outside. One process has plain layers and no process g
 from __future__ import annotations
 
 import contextlib
-import io
-import os
 from collections.abc import Iterator
-from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,20 +15,32 @@ from fairscale.nn.model_parallel import initialize as mpu
 from fairscale.nn.model_parallel import layers as fairscale_layers
 from torch import nn
 
-from minillama.args import shown, whole_number
 from minillama.transformer import Transformer
 
 # Which dimension of a weight is cut. Columns of the matmul are rows of the stored (out, in) weight.
 SPLIT_OUT = {"wq": 0, "wk": 0, "wv": 0, "w1": 0, "w3": 0, "output": 0}
 SPLIT_IN = {"wo": 1, "w2": 1, "tok_embeddings": 1}
 SPLIT_DIM = SPLIT_OUT | SPLIT_IN
-
-Thing = TypeVar("Thing")
+KV = ("wk", "wv")
 
 
 def split_dim(key: str) -> int | None:
     """The dimension along which ranks (and Meta's files) share the weight `key`; None: each has a copy (the norms)."""
     return SPLIT_DIM.get(key.split(".")[-2])
+
+
+def part_of(key: str, kv_heads: int, rank: int, ranks: int) -> tuple[int, int]:
+    """(part, parts): of how many equal parts of the weight `key` the rank holds which.
+
+    As many as there are ranks; but kv heads are never cut. With more ranks than those, rank r of R holds head r*K//R:
+    the one that its query heads look at, and R/K neighbours hold copies.
+
+        8 ranks, 16 query heads   0 1 | 2 3 | 4 5 | 6 7 | 8 9 | 10 11 | 12 13 | 14 15
+                  2 kv heads       0  |  0  |  0  |  0  |  1  |   1   |   1   |   1
+    """
+    if key.split(".")[-2] in KV and ranks > kv_heads:
+        return rank * kv_heads // ranks, kv_heads
+    return rank, ranks
 
 
 def world_size() -> int:
@@ -42,64 +51,12 @@ def rank() -> int:
     return mpu.get_model_parallel_rank() if world_size() > 1 else 0
 
 
-def start(model_parallel_size: int | None = None, device: str | torch.device = "auto") -> torch.device:
-    """Join the other ranks, if `torchrun` started any, and return this rank's device.
-
-    NCCL between GPUs, gloo between CPUs; nothing at all for a single process. Raises ValueError, before any process
-    group exists, where the launch does not fit the machine or `model_parallel_size`.
-    """
-    launched = launched_ranks()
-    wanted = launched if model_parallel_size is None else whole_number("model_parallel_size", model_parallel_size)
-    if wanted != launched:
-        raise ValueError(
-            f"model_parallel_size is {wanted}, and {launched} process{'es' * (launched > 1)} started; "
-            f"start it with: torchrun --nproc_per_node {wanted} ..."
-        )
-    chosen = pick_device(device)
-    if launched > 1 and not dist.is_initialized():
-        if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
-            raise ValueError(f"WORLD_SIZE is {launched} without {', '.join(missing)}: start with torchrun, or unset it")
-        dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
-    if launched > 1 and not mpu.model_parallel_is_initialized():
-        with contextlib.redirect_stdout(io.StringIO()):  # fairscale prints its groups
-            mpu.initialize_model_parallel(launched)
-    return chosen
-
-
-def launched_ranks() -> int:
-    """How many processes `torchrun` started: 1 without it. Raises ValueError for an environment it would not leave."""
-    size = os.environ.get("WORLD_SIZE") or "1"
-    if not size.isdecimal() or int(size) < 1:
-        raise ValueError(f"WORLD_SIZE is {size!r}; torchrun sets it to a number: start with torchrun, or unset it")
-    return int(size)
-
-
-def pick_device(device: str | torch.device = "auto") -> torch.device:
-    """ "auto" is this rank's GPU where there is one, else the CPU. Raises ValueError for a device that is not there."""
-    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    try:
-        chosen = torch.device(("cuda" if n_gpus else "cpu") if device == "auto" else device)
-    except (RuntimeError, TypeError):
-        chosen = torch.device("meta")  # holds no numbers, and is refused below as well
-    if chosen.type not in ("cpu", "cuda", "mps") or (chosen.type == "mps" and not torch.backends.mps.is_available()):
-        raise ValueError(f"device {shown(device)} is not available here; expected auto, cpu, cuda, cuda:0 or mps")
-    if chosen.type == "cuda":
-        index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
-        if index >= n_gpus:
-            gpus = f"{n_gpus} GPU{'s' * (n_gpus != 1)}"
-            wants = f"rank {os.environ.get('RANK', '0')} wants cuda:{index}, and this machine has {gpus}"
-            fewer = f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else ""
-            raise ValueError(f"{wants}; {fewer}use --device cpu")
-        torch.cuda.set_device(index)
-        return torch.device("cuda", index)
-    return chosen
-
-
 def parallelize(model: Transformer) -> Transformer:
     """Give this rank its share: replace the linears and the embedding by fairscale's parallel ones, in place.
 
     Works on the meta device (each rank then loads only its slices) and on real weights (each keeps its slices). In a
-    layer, wq wk wv and w1 w3 need nothing from the other ranks, wo and w2 end in an all-reduce: two a layer.
+    layer, wq wk wv and w1 w3 need nothing from the other ranks, wo and w2 end in an all-reduce: two a layer. Whoever
+    trains with more ranks than kv heads has to add up the gradients of the copies (`part_of`).
     """
     n = world_size()
     if n == 1:
@@ -111,15 +68,17 @@ def parallelize(model: Transformer) -> Transformer:
             parent, _, child = name.rpartition(".")
             dim, weight = SPLIT_DIM[child], model.get_parameter(f"{name}.weight").detach()
             rows, columns = weight.shape  # (out, in) of a linear, (V, D) of the embedding
+            part, parts = part_of(f"{name}.weight", model.args.n_kv_heads, rank(), n)
             new: nn.Module
             if child == "tok_embeddings":
                 new = fairscale_layers.ParallelEmbedding(rows, columns)
             elif dim == 0:
                 gather = name == "output"  # every rank needs all logits
-                new = fairscale_layers.ColumnParallelLinear(columns, rows, bias=False, gather_output=gather)
+                together = rows // parts * n  # more than `rows` where kv heads are repeated
+                new = fairscale_layers.ColumnParallelLinear(columns, together, bias=False, gather_output=gather)
             else:
                 new = fairscale_layers.RowParallelLinear(columns, rows, bias=False, input_is_parallel=True)
-            new.weight = nn.Parameter(shard(weight, dim, rank(), n).clone())
+            new.weight = nn.Parameter(shard(weight, dim, part, parts).clone())
             setattr(model.get_submodule(parent), child, new)
     return model
 
@@ -139,19 +98,3 @@ def _no_initial_weights() -> Iterator[None]:
         yield
     finally:
         fairscale_layers._initialize_affine_weight = fill
-
-
-def same_everywhere(value: torch.Tensor) -> torch.Tensor:
-    """Rank 0's `value` on every rank. A token that ranks disagreed on would let their caches drift apart."""
-    if world_size() > 1:
-        dist.broadcast(value, src=0)
-    return value
-
-
-def tell_everyone(thing: Thing) -> Thing:
-    """Rank 0's `thing` (any small object) on every rank: what was typed on one keyboard."""
-    if world_size() == 1:
-        return thing
-    box: list[Any] = [thing]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]

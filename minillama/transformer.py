@@ -55,7 +55,12 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(args.dim, eps=args.norm_eps)
         self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
         # Not a buffer: `model.to(torch.bfloat16)` would drop the imaginary parts of its numbers.
-        self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
+        if args.rope_scaling is None:
+            self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta)
+        else:
+            from minillama.rope_scaling import scaled_freqs_cis  # for models that were stretched to longer texts
+
+            self.freqs_cis = scaled_freqs_cis(args)
 
     def forward(
         self, tokens: torch.Tensor, start_pos: int | torch.Tensor = 0, cache: KVCache | None = None

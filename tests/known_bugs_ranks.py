@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from minillama import parallel
+from minillama import launch, parallel
 from minillama.checkpoint import load_model
 from minillama.generation import Llama
 
@@ -20,7 +20,7 @@ from minillama.generation import Llama
 @torch.no_grad()
 def main(work: Path) -> None:
     torch.set_num_threads(1)
-    device = parallel.start(None, "auto")
+    device = launch.start(None, "auto")
     results: dict[str, object] = {"backend": dist.get_backend(), "device": device.type}
     tokens = torch.load(work / "tokens.pt")
     for name, folder in json.loads((work / "cases.json").read_text()).items():

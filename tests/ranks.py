@@ -16,23 +16,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from fairscale.nn.model_parallel import initialize as mpu
 
-from minillama import KVCache, Llama, Transformer, packed, parallel, parallelize
+from minillama import KVCache, Llama, Transformer, launch, packed, parallelize
 
 Rows = Sequence[Sequence[int]]
 Ways = dict[str, list[torch.Tensor]]
 
 
-def run_ranks(n: int, function: Callable[..., Any], *args: Any, timeout: float = 300.0) -> list[Any]:
+def run_ranks(
+    n: int, function: Callable[..., Any], *args: Any, timeout: float = 300.0, method: str = "spawn"
+) -> list[Any]:
     """Call `function(*args)` in each of n new processes; returns what each returned, rank 0's first.
 
     Results travel as files that torch writes: tensors, numbers, text, and lists and dicts of them. What a rank raises
-    is raised here; after `timeout` seconds the ranks are ended and TimeoutError is raised.
+    is raised here; after `timeout` seconds the ranks are ended and TimeoutError is raised. method: "fork" saves the
+    seconds in which each new process imports torch; this process must not have computed on several threads.
     """
     # As under torchrun, the parent keeps the store that ranks meet at: no port can be taken between choice and use.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with tempfile.TemporaryDirectory() as folder:
-        context = mp.spawn(_be_rank, (n, store.port, folder, function, args), nprocs=n, join=False)
+        context = mp.start_processes(
+            _be_rank, (n, store.port, folder, function, args), nprocs=n, join=False, start_method=method
+        )
         deadline = time.monotonic() + timeout
         try:
             while not context.join(timeout=max(0.0, deadline - time.monotonic())):
@@ -138,7 +144,7 @@ class CountedCalls:
 @torch.no_grad()
 def model_in_ranks(folders: dict[str, str], batches: dict[str, Rows], unfit: dict[str, str]) -> dict[str, Any]:
     """What one rank has to say about models: logits, collectives, weights, the cache, messages of what cannot be."""
-    parallel.start(device="cpu")
+    launch.start(device="cpu")
     found: dict[str, Any] = {"ways": {}, "counts": {}, "errors": {}}
     for name, folder in folders.items():
         model = Transformer.from_checkpoint(folder)
@@ -246,3 +252,26 @@ def generation_case(folder: str, prompts: list[str], stop_id: int, stop: str) ->
 
 def reference_and_stories(references: dict[str, tuple[Any, ...]], stories: tuple[Any, ...]) -> dict[str, Any]:
     return {name: reference_case(*case) for name, case in references.items()} | {"stories": generation_case(*stories)}
+
+
+@torch.no_grad()
+def folders_in_ranks(folders: dict[str, str], tokens: torch.Tensor) -> dict[str, Any]:
+    """Logits of every folder on this rank: in one pass, through a cache in chunks, and of a whole model cut later."""
+    found = {}
+    for name, folder in folders.items():
+        whole = Transformer.from_checkpoint(folder)
+        launch.start(device="cpu")
+        model = Transformer.from_checkpoint(folder)
+        cache = KVCache.for_model(model, *tokens.shape)
+        chunks = [
+            model(chunk, start, cache)
+            for chunk, start in ((tokens[:, :9], 0), (tokens[:, 9:10], 9), (tokens[:, 10:], 10))
+        ]
+        found[name] = {
+            "stateless": model(tokens),
+            "cached": torch.cat(chunks, 1),
+            "parallelized": parallelize(whole)(tokens),
+            "kv heads": cache.layers[0].keys.shape[1],
+        }
+        mpu.destroy_model_parallel()  # the next folder is first loaded whole
+    return found

@@ -159,6 +159,7 @@ _NO_SIZE: dict[str, Any] = {
 _MAY_BE_NULL = {"n_kv_heads", "ffn_dim_multiplier"}
 _COUNTS = ("dim", "n_layers", "n_heads", "n_kv_heads", "multiple_of", "vocab_size", "max_seq_len", "max_batch_size")
 _SIZES = ("norm_eps", "rope_theta", "ffn_dim_multiplier")
+_SCALINGS = ("rope_scaling", "use_scaled_rope", "rope_scaling_factor")
 
 PARAM_VALUES = [
     Case(f"{key} {kind}", {key: value}, (PARAMS, f"{key} is"))
@@ -193,9 +194,13 @@ PARAMS_THAT_DO_NOT_FIT = table(
     ("kv heads not shared", {"n_kv_heads": None}, "layers.0.attention.wk.weight", "(16, 32)", "(32, 32)"),
     ("one kv head", {"n_kv_heads": 1}, "layers.0.attention.wk.weight", "(16, 32)", "(8, 32)"),
     ("two wide heads", {"n_heads": 2}, "layers.0.attention.wk.weight", "(16, 32)", "(32, 32)"),
-    ("use_scaled_rope", {"use_scaled_rope": True}, "use_scaled_rope = True", PARAMS),
-    ("rope_scaling", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling", "linear"),
-    ("rope_scaling_factor", {"rope_scaling_factor": 8}, "rope_scaling_factor = 8"),
+    ("use_scaled_rope twice", {"use_scaled_rope": True, "rope_scaling": {"type": "linear", "factor": 2.0}}, "both"),
+    ("use_scaled_rope 1", {"use_scaled_rope": 1}, "use_scaled_rope is 1", PARAMS),
+    ("rope_scaling unknown", {"rope_scaling": {"type": "longrope", "factor": 2.0}}, "longrope", "linear, ntk, dynamic"),
+    ("rope_scaling without factor", {"rope_scaling": {"type": "linear"}}, "does not say factor", PARAMS),
+    ("rope_scaling by nothing", {"rope_scaling": {"type": "linear", "factor": 0}}, "factor is 0", PARAMS),
+    ("rope_scaling a word", {"rope_scaling": "linear"}, "rope_scaling is 'linear'", PARAMS),
+    ("rope_scaling_factor", {"rope_scaling_factor": 8}, "rope_scaling_factor is 8", "use_scaled_rope"),
     ("no dim", {"dim": ...}, PARAMS, "dim"),
     ("no n_layers", {"n_layers": ...}, PARAMS, "n_layers"),
     ("no n_heads", {"n_heads": ...}, PARAMS, "n_heads"),
@@ -635,6 +640,7 @@ WRONG_FOLDERS = table(
     ("numbered from 1", lambda f: _rename(f, SECOND), "lacks consolidated.00.pth"),
     ("a gap", lambda f: _rename(f, PTH[:-5] + "0.pth.bak", "consolidated.02.pth", SECOND), "lacks consolidated.00.pth"),
     ("the second of three lost", lambda f: shutil.copy(f / PTH, f / "consolidated.02.pth"), "lacks " + SECOND),
+    ("the last of two lost", lambda f: (_halves(f, dict), (f / SECOND).unlink()), "1 file(s) is 16 wide"),
     ("two of four lost", lambda f: shutil.copy(f / PTH, f / "consolidated.03.pth"), SECOND, "consolidated.02.pth"),
     ("one of a thousand million", lambda f: shutil.copy(f / PTH, f / "consolidated.999999999.pth"), SECOND, "..."),
     ("one of 10^200", lambda f: shutil.copy(f / PTH, f / f"consolidated.1{'0' * 200}.pth"), SECOND, "..."),
@@ -643,8 +649,8 @@ WRONG_FOLDERS = table(
     ("a negative number", lambda f: shutil.copy(f / PTH, f / "consolidated.-1.pth"), "consolidated.-1.pth"),
     ("a copy", lambda f: shutil.copy(f / PTH, f / "consolidated.00 (1).pth"), "consolidated.00 (1).pth"),
     ("a shard's name in Hugging Face's style", lambda f: _rename(f, "pytorch_model.bin"), "consolidated.*.pth"),
-    ("the same file twice", lambda f: shutil.copy(f / PTH, f / SECOND), "192 rows in 2 file(s)"),
-    ("a wider model's file", lambda f: _other(f, SECOND, dim=64), "192 rows in 2 file(s)"),
+    ("the same file twice", lambda f: shutil.copy(f / PTH, f / SECOND), "wq has 32 rows in each of 2 file(s)"),
+    ("a wider model's file", lambda f: _other(f, SECOND, dim=64), "wq has 32 rows in each of 2 file(s)"),
     ("a deeper model's file", lambda f: (_halves(f, dict), _other(f, SECOND, n_layers=3)), SECOND, "layers.2"),
     ("a narrower model's file", lambda f: (_halves(f, dict), _other(f, SECOND, dim=16)), SECOND, "shape"),
     ("half a file more", lambda f: (_halves(f, dict), shutil.copy(f / SECOND, f / "consolidated.02.pth")), "3 file(s)"),
@@ -1314,7 +1320,7 @@ proved = settings(
 
 
 @proved
-@given(changes=st.dictionaries(st.sampled_from([*_COUNTS, *_SIZES, "x"]), any_json, min_size=1, max_size=3))
+@given(changes=st.dictionaries(st.sampled_from([*_COUNTS, *_SIZES, *_SCALINGS, "x"]), any_json, min_size=1, max_size=3))
 def test_any_params_load_or_are_refused(folder: Path, changes: dict[str, Any]) -> None:
     _write_params(folder, **changes)
     with warnings.catch_warnings():

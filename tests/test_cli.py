@@ -20,7 +20,7 @@ import torch
 from typer.testing import CliRunner
 
 from minillama import Llama, ModelArgs, Transformer, __version__, cli
-from minillama.chat import encode_dialog
+from minillama.chat import SPECIAL_TAGS, encode_dialog
 from minillama.memory import kv_cache_bytes, weight_bytes
 
 REPO = Path(__file__).resolve().parents[1]
@@ -274,8 +274,8 @@ def test_a_forged_single_message_or_system_message_is_an_error(ckpt, text):
 
 
 def test_tags_that_the_model_itself_writes_do_not_stay_in_the_history():
-    assert cli._without_tags("a [INST] b [/INST]") == "a  b "
-    assert cli._without_tags("[IN[INST]ST]<<S<</SYS>>YS>>") == ""
+    assert cli._without_tags("a [INST] b [/INST]", SPECIAL_TAGS) == "a  b "
+    assert cli._without_tags("[IN[INST]ST]<<S<</SYS>>YS>>", SPECIAL_TAGS) == ""
 
 
 def test_a_talk_that_outgrows_the_context_forgets_its_oldest_turns_and_keeps_the_system_message(ckpt, llama):
@@ -369,7 +369,8 @@ def test_info_counts_parameters_and_bytes_of_a_checkpoint(ckpt, llama):
     assert said["n_params"] == sum(p.numel() for p in llama.model.parameters())
     assert said["weight_bytes"] == 2 * said["n_params"]
     assert said["kv_cache_bytes"] == kv_cache_bytes(args, 3, 50, torch.bfloat16)
-    assert said["total_bytes"] == said["weight_bytes"] + said["kv_cache_bytes"]
+    parts = ("weight_bytes", "kv_cache_bytes", "activation_bytes", "workspace_bytes")
+    assert said["total_bytes"] == sum(said[part] for part in parts)
     assert (said["dtype"], said["file_dtype"], said["files"]) == ("bfloat16", "float32", 1)
     assert said["file_bytes"] == (ckpt / "consolidated.00.pth").stat().st_size
     assert {key: said[key] for key in ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")} == {

@@ -103,7 +103,9 @@ def test_conda_has_every_package_of_the_course(project, conda):
 def test_core_needs_no_jupyter(project):
     core = {one.name for one in extra_requirements(project, set())}
     lab = {one.name for one in extra_requirements(project, {"notebooks"})}
-    assert {"torch", "sentencepiece", "fairscale", "einops", "numpy", "tqdm", "typer", "typing_extensions"} == core
+    assert core == {
+        "torch", "sentencepiece", "safetensors", "fairscale", "einops", "numpy", "tqdm", "typer", "typing_extensions"
+    }  # fmt: skip
     assert {"jupyterlab", "matplotlib", "ipywidgets"} == lab - core
 
 
@@ -184,7 +186,7 @@ def test_installed_metadata(installed, project):
     (script,) = found.entry_points
     assert (script.group, script.name, script.value) == ("console_scripts", "minillama", "minillama.cli:main")
     assert SpecifierSet(found.metadata["Requires-Python"]) == SpecifierSet(project["requires-python"])
-    assert set(found.metadata.get_all("Provides-Extra")) == {"notebooks", "bench", "dev"}
+    assert set(found.metadata.get_all("Provides-Extra")) == {"notebooks", "llama3", "bench", "dev"}
 
 
 @needs_demo

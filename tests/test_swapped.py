@@ -21,7 +21,7 @@ from torch import nn
 from toys import make_checkpoint
 
 import minillama
-from minillama import KVCache, Llama, Transformer, packed, parallel
+from minillama import KVCache, Llama, Transformer, launch, packed
 from minillama import attention as attention_module
 from minillama import norm as norm_module
 from minillama.packed import PackedLinear
@@ -570,7 +570,7 @@ def test_a_model_without_numbers_gives_shapes(tiny_model: Callable[..., Transfor
 @torch.no_grad()
 def swapped_in_ranks(folder: str) -> dict[str, Any]:
     """What one rank's logits are: the package's, with all slots, with classes, and with a wrong piece."""
-    parallel.start(device="cpu")
+    launch.start(device="cpu")
     found = {}
     model = Transformer.from_checkpoint(folder)
     found["ours"] = logits(model)

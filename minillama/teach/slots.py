@@ -337,6 +337,12 @@ def _once(table: Function) -> Function:
 
     def of(model: Transformer) -> torch.Tensor:
         a = model.args
+        if a.rope_scaling is not None:
+            kind = a.rope_scaling["rope_type"]
+            raise PartError(
+                f"this model's angles are scaled ({kind}), and rotation_table(dim, end, theta) is not told how: "
+                "leave it out, or take a model without rope_scaling"
+            )
         key = (a.head_dim, a.max_seq_len, a.rope_theta)
         if key not in kept:
             kept[key] = table(*key)

@@ -1,0 +1,165 @@
+"""Processes: how ranks start, keep in step, and say why they end. One process has no process group and needs none."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from fairscale.nn.model_parallel import initialize as mpu
+
+from minillama.args import shown, whole_number
+from minillama.parallel import world_size
+
+TIMEOUT = 600.0  # seconds a rank waits for the others; MINILLAMA_TIMEOUT has another say. Loading may take minutes.
+# How torch's collectives, gloo, NCCL and the store that ranks meet at say that another rank is gone or silent.
+GONE = re.compile(
+    r"closed by peer|reset by peer|broken pipe|timed? ?out|failed to connect|connection refused|remote process exited"
+    r"|clients joined|socket closed|gloo|nccl",
+    re.IGNORECASE,
+)
+
+Thing = TypeVar("Thing")
+
+
+class LostRanks(RuntimeError):
+    """Another rank ended or fell silent; what it said itself tells why."""
+
+
+def start(model_parallel_size: int | None = None, device: str | torch.device = "auto") -> torch.device:
+    """Join the other ranks, if `torchrun` started any, and return this rank's device.
+
+    NCCL between GPUs, gloo between CPUs; nothing at all for a single process. Raises ValueError, before any process
+    group exists, where the launch does not fit the machine or `model_parallel_size`.
+    """
+    launched = launched_ranks()
+    wanted = launched if model_parallel_size is None else whole_number("model_parallel_size", model_parallel_size)
+    if wanted != launched:
+        raise ValueError(
+            f"model_parallel_size is {wanted}, and {launched} process{'es' * (launched > 1)} started; "
+            f"start it with: torchrun --nproc_per_node {wanted} ..."
+        )
+    chosen = pick_device(device)
+    if launched > 1 and not dist.is_initialized():
+        if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+            raise ValueError(f"WORLD_SIZE is {launched} without {', '.join(missing)}: start with torchrun, or unset it")
+        with explained():
+            backend = "nccl" if chosen.type == "cuda" else "gloo"
+            dist.init_process_group(backend, timeout=timedelta(seconds=patience()))
+    if launched > 1 and not mpu.model_parallel_is_initialized():
+        with contextlib.redirect_stdout(io.StringIO()):  # fairscale prints its groups
+            mpu.initialize_model_parallel(launched)
+    return chosen
+
+
+def patience() -> float:
+    """Seconds that a rank waits for the others before it gives up: MINILLAMA_TIMEOUT, or TIMEOUT."""
+    said = os.environ.get("MINILLAMA_TIMEOUT") or str(TIMEOUT)
+    if not re.fullmatch(r"\d+(\.\d*)?", said) or not 0 < float(said) <= 10**6:
+        raise ValueError(f"MINILLAMA_TIMEOUT is {shown(said)}; expected seconds, for instance 600")
+    return float(said)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn what torch says when another rank is gone or silent into LostRanks, in words, with its own after them."""
+    try:
+        yield
+    except LostRanks:
+        raise
+    except RuntimeError as error:  # torch's DistErrors are RuntimeErrors, and gloo's are nothing more
+        if launched_ranks() == 1 or not (isinstance(error, dist.DistError) or GONE.search(str(error))):
+            raise
+        me, said = os.environ.get("RANK", "0"), " ".join(str(error).split("\n")[0].split())[:200]
+        raise LostRanks(
+            f"rank {me} lost the others: one of {launched_ranks()} ended, or was silent for {patience():g} s "
+            f"(MINILLAMA_TIMEOUT); the rank that failed first says why ({said})"
+        ) from error
+
+
+def launched_ranks() -> int:
+    """How many processes `torchrun` started: 1 without it. Raises ValueError for an environment it would not leave."""
+    size = os.environ.get("WORLD_SIZE") or "1"
+    if not size.isdecimal() or int(size) < 1:
+        raise ValueError(f"WORLD_SIZE is {size!r}; torchrun sets it to a number: start with torchrun, or unset it")
+    return int(size)
+
+
+def pick_device(device: str | torch.device = "auto") -> torch.device:
+    """ "auto" is this rank's GPU where there is one, else the CPU. Raises ValueError for a device that is not there."""
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    try:
+        chosen = torch.device(("cuda" if n_gpus else "cpu") if device == "auto" else device)
+    except (RuntimeError, TypeError):
+        chosen = torch.device("meta")  # holds no numbers, and is refused below as well
+    if chosen.type not in ("cpu", "cuda", "mps") or (chosen.type == "mps" and not torch.backends.mps.is_available()):
+        raise ValueError(f"device {shown(device)} is not available here; expected auto, cpu, cuda, cuda:0 or mps")
+    if chosen.type == "cuda":
+        if chosen.index is None:
+            _check_gpus(n_gpus)
+        index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
+        if index >= n_gpus:
+            gpus = f"{n_gpus} GPU{'s' * (n_gpus != 1)}"
+            wants = f"rank {os.environ.get('RANK', '0')} wants cuda:{index}, and this machine has {gpus}"
+            fewer = f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else ""
+            raise ValueError(f"{wants}; {fewer}use --device cpu")
+        torch.cuda.set_device(index)
+        return torch.device("cuda", index)
+    return chosen
+
+
+def usual_dtype(device: torch.device) -> torch.dtype | None:
+    """The dtype for a model on `device` where nobody asked for one; None: the file's.
+
+    On a GPU bf16 where the card computes in it and fp16 elsewhere: half the bytes of fp32, and Llama was trained in
+    bf16. On a CPU the file's own, which needs no copy.
+    """
+    if device.type != "cuda":
+        return None
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+def _check_gpus(n_gpus: int) -> None:
+    """Raise ValueError on every rank alike, before any waits for another, if there are fewer GPUs than ranks here."""
+    here = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if here.isdecimal() and 0 < n_gpus < int(here):
+        raise ValueError(
+            f"{here} processes were started on this machine, which has {n_gpus} GPU{'s' * (n_gpus != 1)}; "
+            f"start at most {n_gpus} (torchrun --nproc_per_node {n_gpus}), more machines (--nnodes), "
+            "or use --device cpu"
+        )
+
+
+def smallest(number: int) -> int:
+    """The smallest of the ranks' numbers: what all of them can afford."""
+    if world_size() == 1:
+        return number
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    box = torch.tensor(number, device=device)
+    with explained():
+        dist.all_reduce(box, dist.ReduceOp.MIN)
+    return int(box)
+
+
+def same_everywhere(value: torch.Tensor) -> torch.Tensor:
+    """Rank 0's `value` on every rank. A token that ranks disagreed on would let their caches drift apart."""
+    if world_size() > 1:
+        with explained():
+            dist.broadcast(value, src=0)
+    return value
+
+
+def tell_everyone(thing: Thing) -> Thing:
+    """Rank 0's `thing` (any small object) on every rank: what was typed on one keyboard."""
+    if world_size() == 1:
+        return thing
+    box: list[Any] = [thing]
+    with explained():
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
