@@ -206,7 +206,7 @@ def test_a_widget_carries_its_first_picture_for_readers_without_a_kernel() -> No
         (5, 1), (1,), (1, 2, 3, 4), (1, 5, 9), (0.0, 1.0), ("a", "b"), (), [], {}, "text", None, 5, 1.5,
         ([1, 2], 3), (["a", "b"], "c"), ({}, 1), widgets.Layout(), object(),
     ],
-    ids=repr,
+    ids=lambda given: f"{type(given).__name__} {given}" if type(given) is not object else "object",
 )  # fmt: skip
 def test_a_control_that_cannot_be_is_refused_by_its_name(given: Any) -> None:
     with pytest.raises(ValueError, match="the control height "):
