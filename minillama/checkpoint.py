@@ -12,6 +12,7 @@ import re
 import struct
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,11 +275,24 @@ def look_over(
         args = ModelArgs.from_params(huggingface.params_of(config), config, **limits)
         files = huggingface.read_files(paths)
         huggingface.check_layers(config, files, args)
+        warn_of_mixture(folder, files, huggingface.dtype_of(files))
         return Checkpoint(folder, paths, files, args, hugging_face=True)
     args = ModelArgs.from_json(folder / "params.json", **limits)
     format = quantized_as(folder)
     files = [read_file(path, QUANTIZED if format else ()) for path in paths]
-    return Checkpoint(folder, paths, files, load_args(folder, files, args), quantized=format)
+    args = load_args(folder, files, args)
+    if not format:
+        warn_of_mixture(folder, files, files[0][EMBEDDING].dtype)
+    return Checkpoint(folder, paths, files, args, quantized=format)
+
+
+def warn_of_mixture(folder: Path, files: Sequence[Tensors], chosen: torch.dtype) -> None:
+    """Say so where weights of a folder are in several dtypes: all become `chosen`, unless another is asked for."""
+    found = Counter(str(t.dtype).removeprefix("torch.") for tensors in files for t in tensors.values())
+    if len(found) > 1:
+        counts = ", ".join(f"{n} in {name}" for name, n in found.most_common())
+        name = str(chosen).removeprefix("torch.")
+        warnings.warn(f"{folder}: weights are {counts}; all become {name}, unless dtype says otherwise", stacklevel=3)
 
 
 def meta_model(args: ModelArgs) -> Transformer:

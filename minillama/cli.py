@@ -647,6 +647,8 @@ def _looked_over(ckpt_dir: Path) -> tuple[ModelArgs, dict[str, Any], Any]:
     from minillama.checkpoint import look_over
 
     found = look_over(ckpt_dir)
+    if not found.quantized:
+        found.weights()  # keys and shapes, all of them; no number is read
     size = sum(path.stat().st_size for path in found.paths)
     name = found.quantized or str(found.dtype).removeprefix("torch.")
     about = {"ckpt_dir": str(ckpt_dir), "files": len(found.paths), "file_bytes": size, "file_dtype": name}

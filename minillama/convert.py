@@ -34,6 +34,7 @@ from minillama.checkpoint import (
 )
 from minillama.generation import find_tokenizer
 from minillama.huggingface_tokenizer import write_tokenizer
+from minillama.memory import gb
 from minillama.packed import is_linear, page_out
 from minillama.parallel import split_dim
 from minillama.pth import PthWriter
@@ -90,20 +91,23 @@ def rewrite(
     `dst` appears when it is whole, never before; one tensor is in memory at a time. Raises ValueError and
     FileNotFoundError, before anything is written, where `src` cannot be read, `dst` is there or options do not fit.
     """
-    src, dst, dtype = as_path("src", src), as_path("dst", dst), resolve_dtype(dtype)
+    # Without "..": a folder that is made beside its own parent could not be given its name in the end.
+    src, dst, dtype = as_path("src", src), Path(os.path.normpath(as_path("dst", dst))), resolve_dtype(dtype)
     if to not in LAYOUTS:
         raise ValueError(f"to is {shown(to)}; expected {' or '.join(LAYOUTS)}")
     if to == "hf" and mp is not None:
         raise ValueError("mp is for Meta's layout; Hugging Face's files are not cut for ranks: leave it out")
     if to == "meta" and shard_bytes is not None:
         raise ValueError("a shard size is for Hugging Face's layout; Meta's files are as many as mp says: leave it out")
-    files, shard_bytes = whole_number("mp", mp or 1), whole_number("shard size", shard_bytes or SHARD_BYTES, most=2**63)
+    files = 1 if mp is None else whole_number("mp", mp)
+    shard_bytes = SHARD_BYTES if shard_bytes is None else whole_number("shard size", shard_bytes, most=2**63)
     _check_folders(src, dst)
     found = look_over(src)
     check_files(found.args, files)
     shapes = shapes_of(meta_model(found.args))
     weights = found.weights(shapes)
     dtype = dtype or found.dtype
+    check_disk(dst, found.args.n_params * dtype.itemsize)
     with new_folder(dst) as folder:
         if to == "meta":
             write_meta(folder, weights, shapes, dtype, files, progress)
@@ -113,6 +117,18 @@ def rewrite(
             write_hugging_face(folder, weights, shapes, dtype, shard_bytes, found.args.head_dim, progress)
             ids = _tokenizer_for_transformers(src, folder, found.args)
             _write_json(folder / huggingface.CONFIG, huggingface.config_of(found.args, dtype, ids))
+
+
+def check_disk(dst: Path, needed: int) -> None:
+    """Raise ValueError, with both sizes, unless `needed` bytes fit on the disk where `dst` is to be."""
+    place = dst.absolute().parent
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise ValueError(
+            f"{dst} will take {gb(needed)}, and {gb(free)} are free on its disk; make room, or name another"
+        )
 
 
 def check_files(args: ModelArgs, files: int) -> None:

@@ -71,6 +71,7 @@ def params_of(path: Path) -> dict[str, Any]:
     config = _read_json(path)
     check_supported(path, config)
     params = {name: config.get(theirs, default) for name, (theirs, default) in FIELDS.items()}
+    params["max_seq_len"] = config.get("max_seq_len", params["max_seq_len"])  # ours, where theirs means another length
     try:
         params["rope_theta"], params["rope_scaling"] = rope_scaling_from_hf(config)
     except ValueError as error:
@@ -94,7 +95,8 @@ def check_supported(path: Path, config: Mapping[str, Any]) -> None:
     if config.get("quantization_config"):
         raise CheckpointError(f"{path}: quantization_config is there; download the full weights, then quantize those")
     dim, heads, head_dim = (config.get(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
-    if head_dim is not None and isinstance(dim, int) and isinstance(heads, int) and head_dim * heads != dim:
+    fits = isinstance(head_dim, int) and isinstance(dim, int) and isinstance(heads, int) and head_dim * heads == dim
+    if head_dim is not None and not fits:
         raise CheckpointError(
             f"{path}: head_dim is {shown(head_dim)}; expected hidden_size / num_attention_heads, {dim} / {heads}"
         )
@@ -121,6 +123,8 @@ def config_of(args: ModelArgs, dtype: torch.dtype, ids: Mapping[str, int]) -> di
         "head_dim": args.head_dim, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False,
         "tie_word_embeddings": False, "torch_dtype": str(dtype).removeprefix("torch."), **ids, **rope_to_hf(args),
     }  # fmt: skip
+    if config["max_position_embeddings"] != args.max_seq_len:
+        config["max_seq_len"] = args.max_seq_len  # or the way back would give a shorter model, with other angles
     rope = dict(config["rope_parameters"])
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = None if rope == {"rope_type": "default"} else {**rope, "type": rope["rope_type"]}
@@ -225,6 +229,10 @@ def check_layers(path: Path, files: Iterable[Tensors], args: ModelArgs) -> None:
         raise CheckpointError(
             f"{path}: num_hidden_layers is {args.n_layers}, and the files hold {len(found)} layers ({some(found)})"
         )
+    embedding = name_of("tok_embeddings.weight")
+    rows = [len(tensors[embedding]) for tensors in files if embedding in tensors]
+    if rows and rows[0] != args.vocab_size:
+        raise CheckpointError(f"{path}: vocab_size is {args.vocab_size}, and the embedding has {rows[0]} rows")
 
 
 def weights(

@@ -61,8 +61,8 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
 def patience() -> float:
     """Seconds that a rank waits for the others before it gives up: MINILLAMA_TIMEOUT, or TIMEOUT."""
     said = os.environ.get("MINILLAMA_TIMEOUT") or str(TIMEOUT)
-    if not re.fullmatch(r"\d+(\.\d*)?", said) or not 0 < float(said) <= 10**6:
-        raise ValueError(f"MINILLAMA_TIMEOUT is {shown(said)}; expected seconds, for instance 600")
+    if not re.fullmatch(r"\d+(\.\d*)?", said.strip()) or not 1 <= float(said) <= 10**6:
+        raise ValueError(f"MINILLAMA_TIMEOUT is {shown(said)}; expected seconds from 1 to a million, for instance 600")
     return float(said)
 
 

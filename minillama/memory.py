@@ -293,9 +293,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
     unit = (match[2] or "gb").lower() if match else ""
     units = {name.lower(): 1000**i for i, name in enumerate(UNITS) if i} | BINARY
-    if match is None or unit not in units or float(match[1]) <= 0:
+    size = float(match[1]) * units[unit] if match is not None and unit in units else 0.0
+    if not 1 <= size < 2**63:
         raise ValueError(f"a size of memory is {shown(text)}; expected for instance 80GB, 79.6GiB or 40000MB")
-    return int(float(match[1]) * units[unit])
+    return int(size)
 
 
 def number_bytes(dtype: int | torch.dtype) -> int:

@@ -64,6 +64,11 @@ def temperature_exp(logits, t):
     return e / total[..., None]
 
 
+def temperature_powers(logits, t):
+    powers = logits.softmax(dim=-1).pow(1 / t)
+    return powers / powers.sum(dim=-1, keepdim=True)
+
+
 def temperature_right(logits, t):
     shifted = logits - torch.logsumexp(logits, -1, keepdim=True)
     z = (shifted - shifted.amax(-1, keepdim=True)) / t
@@ -130,6 +135,17 @@ def pick_tensor(probs, u):
     return torch.searchsorted(cdf, torch.tensor([u], dtype=torch.float64) * cdf[-1], right=True)[0]
 
 
+def pick_first_above(probs, u):
+    for i in range(len(probs)):
+        if probs[i] > u:
+            return i
+    return 0
+
+
+def pick_nearest(probs, u):
+    return (torch.cumsum(probs, 0) - u).abs().argmin().item()
+
+
 def pick_loop(probs, u):
     shares = probs.tolist()
     point = u * sum(shares)
@@ -177,6 +193,12 @@ def nucleus_threshold(probs, p):
 def nucleus_own(probs, p):
     keep = (probs <= p).float()
     return probs * keep / (probs * keep).sum(-1, keepdim=True)
+
+
+def nucleus_above(probs, p):
+    kept = probs.clone()
+    kept[probs < p] = 0
+    return kept / kept.sum(-1, keepdim=True)
 
 
 def nucleus_all_rows(probs, p):
@@ -438,6 +460,71 @@ def loop_one(next_logits, prompt, choose, max_new, stop_ids):
     return new
 
 
+def loop_one_place(next_logits, prompt, choose, max_new, stop_ids):
+    ids, pos = prompt, 0
+    for _ in range(max_new):
+        token = choose(next_logits(ids, pos))
+        if token in stop_ids:
+            return
+        yield token
+        ids = [token]
+        pos += len(ids)
+
+
+def loop_grows(next_logits, prompt, choose, max_new, stop_ids):
+    ids, pos = list(prompt), 0
+    for _ in range(max_new):
+        token = choose(next_logits(ids, pos))
+        if token in stop_ids:
+            return
+        yield token
+        pos += len(ids)
+        ids = ids + [token]
+
+
+def loop_bare(next_logits, prompt, choose, max_new, stop_ids):
+    ids, pos = prompt, 0
+    for _ in range(max_new):
+        token = choose(next_logits(ids, pos))
+        if token in stop_ids:
+            return
+        yield token
+        pos += len(ids)
+        ids = token
+
+
+def loop_continue(next_logits, prompt, choose, max_new, stop_ids):
+    ids, pos = prompt, 0
+    for _ in range(max_new):
+        token = choose(next_logits(ids, pos))
+        if token in stop_ids:
+            continue
+        yield token
+        pos += len(ids)
+        ids = [token]
+
+
+def loop_skips(next_logits, prompt, choose, max_new, stop_ids):
+    ids, pos = prompt, 0
+    for _ in range(max_new):
+        token = choose(next_logits(ids, pos))
+        pos += len(ids)
+        ids = [token]
+        if token not in stop_ids:
+            yield token
+
+
+def loop_endless(next_logits, prompt, choose, max_new, stop_ids):
+    ids, pos = prompt, 0
+    while True:
+        token = choose(next_logits(ids, pos))
+        if token in stop_ids:
+            break
+        yield token
+        pos += len(ids)
+        ids = [token]
+
+
 def loop_list(next_logits, prompt, choose, max_new, stop_ids):
     new, logits = [], next_logits(torch.tensor(prompt), 0)
     while len(new) < max_new:
@@ -489,6 +576,14 @@ def perplexity_mean(logprobs):
     return float(1 / np.mean(np.exp(logprobs[1:])))
 
 
+def perplexity_tensor(logprobs):
+    return torch.exp(-torch.tensor(logprobs[1:]).mean())
+
+
+def perplexity_torch(logprobs):
+    return float(torch.tensor(logprobs)[1:].mean().neg().exp())
+
+
 def perplexity_product(logprobs):
     n = len(logprobs) - 1
     return math.prod(math.exp(-x / n) for x in logprobs[1:])
@@ -505,10 +600,13 @@ WRONG = {
         "wrong axis": temperature_columns,
         "overflows": temperature_naive,
         "exp without the maximum": temperature_exp,
+        "powers of probabilities": temperature_powers,
     },
     "pick": {
         "the likeliest": pick_best,
         "own probability": pick_own,
+        "the first above u": pick_first_above,
+        "the nearest line": pick_nearest,
         "one further": pick_further,
         "on the line": pick_line,
         "a slot of equal width": pick_equal,
@@ -524,6 +622,7 @@ WRONG = {
         "the tail": nucleus_tail,
         "a threshold": nucleus_threshold,
         "own probability": nucleus_own,
+        "those above p": nucleus_above,
         "rows together": nucleus_all_rows,
         "cut, and shorter": nucleus_shorter,
         "one token more": nucleus_more,
@@ -556,6 +655,12 @@ WRONG = {
         "counts the prompt": loop_total,
         "its own choice": loop_greedy,
         "one at least": loop_one,
+        "the prompt counts as one": loop_one_place,
+        "old tokens at new places": loop_grows,
+        "a bare id": loop_bare,
+        "continue at a stop id": loop_continue,
+        "leaves stop ids out": loop_skips,
+        "no end": loop_endless,
     },
     "perplexity_of": {
         "counts the first": perplexity_counts,
@@ -565,6 +670,7 @@ WRONG = {
         "the sum": perplexity_sum,
         "mean of 1/p": perplexity_inverse,
         "mean of p": perplexity_mean,
+        "a tensor": perplexity_tensor,
     },
 }
 
@@ -574,5 +680,5 @@ RIGHT = {
     "nucleus": [nucleus_loop],
     "repetition_penalized": [penalty_signs],
     "tell_on": [loop_list, loop_recursive],
-    "perplexity_of": [perplexity_product],
+    "perplexity_of": [perplexity_product, perplexity_torch],
 }

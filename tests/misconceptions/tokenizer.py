@@ -39,6 +39,22 @@ def pair_across(words):
     return _largest(counts)
 
 
+def pair_row(words):
+    row = [(piece, count) for pieces, count in words for piece in pieces]
+    counts = {}
+    for (a, count), (b, _) in zip(row, row[1:]):
+        counts[a, b] = counts.get((a, b), 0) + count
+    return _largest(counts)
+
+
+def pair_sorted(words):
+    return sorted(_table(words).items(), key=lambda item: (-item[1], item[0]))[0][0]
+
+
+def pair_max_of_both(words):
+    return max((count, pair) for pair, count in _table(words).items())[1]
+
+
 def pair_joined(words):
     a, b = _largest(_table(words))
     return a + b
@@ -308,6 +324,16 @@ def _bpe_short(front, last, ranks):
         pieces[i] = pieces[i] + pieces.pop(i + 1)
 
 
+def bpe_rightmost(pieces, ranks):
+    pieces = pieces[:]
+    while True:
+        place = {ranks[a + b]: i for i, (a, b) in enumerate(zip(pieces, pieces[1:])) if a + b in ranks}
+        if not place:
+            return pieces
+        i = place[min(place)]
+        pieces[i] += pieces.pop(i + 1)
+
+
 def bpe_numbers(pieces, ranks):
     return [ranks[p] if p in ranks else None for p in bpe_in_order(pieces, ranks)]
 
@@ -508,6 +534,72 @@ def turns_right(dialog):
     return _said(dialog, _sys(dialog))
 
 
+def tags_in_the_keys(dialog):
+    return any(tag in message for message in dialog for tag in ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"))
+
+
+def tags_split(dialog):
+    for message in dialog:
+        for word in message["content"].split():
+            if word in ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"):
+                return True
+    return False
+
+
+def tags_start(dialog):
+    return any(re.match(r"\[/?INST\]|<</?SYS>>", m["content"]) is not None for m in dialog)
+
+
+def tags_end(dialog):
+    return any(re.search(r"(\[/?INST\]|<</?SYS>>)\Z", m["content"]) is not None for m in dialog)
+
+
+def tags_one(dialog):
+    for tag in ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"):
+        for message in dialog:
+            if tag in message["content"]:
+                return True
+        return False
+
+
+def tags_overwritten(dialog):
+    found = False
+    for message in dialog:
+        for tag in ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"):
+            found = tag in message["content"]
+    return found
+
+
+def tags_every(dialog):
+    holding = [m for m in dialog if re.search(r"\[/?INST\]|<</?SYS>>", m["content"])]
+    return len(holding) == len(dialog)
+
+
+def tags_else(dialog):
+    for message in dialog:
+        for tag in ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"):
+            if tag in message["content"]:
+                return True
+            else:
+                return False
+
+
+def tags_first_message(dialog):
+    for message in dialog:
+        for tag in ("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>"):
+            if tag in message["content"]:
+                return True
+        return False
+
+
+def tags_but_answers(dialog):
+    return tags_right([m for m in dialog if m["role"] in ("system", "user")])
+
+
+def tags_but_system(dialog):
+    return tags_right([m for m in dialog if m["role"] in ("user", "assistant")])
+
+
 def tags_users(dialog):
     for message in dialog:
         if message["role"] == "user" and re.search(r"\[/?INST\]|<</?SYS>>", message["content"]):
@@ -573,10 +665,13 @@ WRONG = {
     "most_common_pair": {
         "counts each word once": pair_unweighed,
         "across words": pair_across,
+        "words in one row": pair_row,
         "joined": pair_joined,
         "the count": pair_count,
         "with its count": pair_and_count,
         "the last of equals": pair_last,
+        "equals by the alphabet": pair_sorted,
+        "equals by the alphabet, backwards": pair_max_of_both,
         "letters": pair_letters,
         "pieces": pair_piece,
         "every second": pair_steps,
@@ -604,6 +699,7 @@ WRONG = {
         "one merge": bpe_single,
         "one sweep": bpe_sweep,
         "the last pair": bpe_short_loop,
+        "the rightmost of equals": bpe_rightmost,
         "ranks": bpe_numbers,
         "nothing joined": bpe_untouched,
     },
@@ -637,6 +733,17 @@ WRONG = {
         "control pieces written out": turns_controls,
     },
     "holds_tags": {
+        "always False": tags_in_the_keys,
+        "a word by itself": tags_split,
+        "only at the beginning": tags_start,
+        "only at the end": tags_end,
+        "one tag only": tags_one,
+        "overwritten": tags_overwritten,
+        "every message": tags_every,
+        "the first tag only": tags_else,
+        "the first message only": tags_first_message,
+        "answers trusted": tags_but_answers,
+        "the system message trusted": tags_but_system,
         "users only": tags_users,
         "the last message only": tags_last,
         "opening tags only": tags_opening,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from minillama.teach.exercise import Attempt, Case, Exercise, Mistake, Outcome
+from minillama.teach.exercise import Attempt, Case, Exercise, Mistake, Outcome, equal
 
 Ids = Sequence[int]
 
@@ -142,6 +142,12 @@ WITH_TEMPERATURE = Exercise(
             "You wrote the softmax out, and exp() of a number above 88 is `inf` in fp32. Take the largest away first.",
             lambda logits, t: torch.exp(logits / t) / torch.exp(logits / t).sum(-1, keepdim=True),
         ),
+        Mistake(
+            "powers of probabilities",
+            "Right, as long as t is not tiny: you raise probabilities to the power of 1/t, and 0.5 to the power of "
+            "1,000 is 0 in fp32; then all are 0, and 0/0 is not a number. Divide the logits, the largest taken away.",
+            lambda logits, t: _rescaled(torch.softmax(logits, -1) ** (1 / t)),
+        ),
     ],
 )  # fmt: skip
 
@@ -226,6 +232,11 @@ NUCLEUS = Exercise(
             lambda probs, p: _rescaled(torch.where(probs > p, 0, probs)),
         ),
         Mistake(
+            "those above p",
+            "You compare each probability with p; it is the sum in front: `probs.cumsum(-1) - probs`.",
+            lambda probs, p: _rescaled(torch.where(probs < p, 0, probs)),
+        ),
+        Mistake(
             "rows together",
             "You divided by the sum of all rows. Each row has to add up to 1: `.sum(-1, keepdim=True)`.",
             lambda probs, p: (lambda kept: kept / kept.sum())(torch.where(probs.cumsum(-1) - probs > p, 0, probs)),
@@ -272,6 +283,8 @@ def _walk(probs: torch.Tensor, u: float) -> int:
     return max(place for place, share in enumerate(shares) if share > 0)
 
 
+SHORT = "a sum of 0.75 and u = 0.9"
+
 PICK = Exercise(
     name="pick",
     number="8.2",
@@ -295,7 +308,7 @@ PICK = Exercise(
         Case("u = 0.7, not sorted", (torch.tensor([0.125, 0.25, 0.0, 0.5, 0.125]), 0.7)),
         Case("u = 0.95, not sorted", (torch.tensor([0.125, 0.25, 0.0, 0.5, 0.125]), 0.95)),
         Case("u = 0.3, and an empty tail", (torch.tensor([0.6, 0.4, 0.0, 0.0]), 0.3)),
-        Case("a sum of 0.75 and u = 0.9", (torch.tensor([0.5, 0.25, 0.0, 0.0]), 0.9)),
+        Case(SHORT, (torch.tensor([0.5, 0.25, 0.0, 0.0]), 0.9)),
     ],
     mistakes=[
         Mistake(
@@ -307,6 +320,22 @@ PICK = Exercise(
             "own probability",
             "You compared u with each probability by itself. Lay them end to end: compare it with `cumsum`.",
             lambda probs, u: int((probs <= u).sum()),
+        ),
+        *(
+            Mistake(
+                "the first above u",
+                "You compare u with each probability by itself. Compare with the sum so far.",
+                lambda probs, u, otherwise=otherwise: next(
+                    (i for i, share in enumerate(probs.tolist()) if share > u), otherwise(probs)
+                ),
+            )
+            for otherwise in (lambda _: 0, lambda _: None, lambda probs: len(probs) - 1)
+        ),
+        Mistake(
+            "the nearest line",
+            "You take the piece whose end is nearest to u. Wanted is the piece that u lies in: count the ends at or "
+            "before u.",
+            lambda probs, u: int((probs.double().cumsum(-1) - u).abs().argmin()),
         ),
         Mistake(
             "one further",
@@ -326,9 +355,9 @@ PICK = Exercise(
         ),
         Mistake(
             "the sum is taken for 1",
-            "Right while probs add up to 1. Rounding can leave the end a little short of it, and then a u beyond it "
-            "picks what has no mass: compare with `u * cdf[-1]`.",
-            lambda probs, u: int((probs.double().cumsum(-1) <= u).sum()),
+            "Right while probs add up to 1. Rounding can leave the sum a little short of it, and then no piece with "
+            "mass is found for a u beyond it: compare with `u * cdf[-1]`, that is `u * probs.sum()`.",
+            sees=lambda attempt: [attempt.cases[i].about for i in attempt.failed] == [SHORT],
         ),
         Mistake(
             "from the far end",
@@ -466,6 +495,7 @@ class Remembering:
         self.slots: dict[int, int] = {}
         self.again = 0  # positions that were read more than once
         self.calls = 0
+        self.asked: list[tuple[Any, Any]] = []  # what each call was given
 
     def fresh(self) -> Remembering:
         return type(self)()
@@ -474,6 +504,7 @@ class Remembering:
         self.calls += 1
         if self.calls > MOST_CALLS:
             raise RuntimeError(f"next_logits was called {self.calls} times: does your loop ever end?")
+        self.asked.append((list(ids) if isinstance(ids, (list, tuple)) else ids, start_pos))
         given = ids.reshape(-1).tolist() if isinstance(ids, torch.Tensor) else [int(i) for i in ids]
         start = int(start_pos)
         for place, token in enumerate(given, start):
@@ -541,12 +572,14 @@ def _told(
     """The loop with a dict of things done otherwise: for `expected` and for the mistakes."""
     do = dict(
         first=0, step=1, offset=0, still=False, whole=False, stop=True, keep=False, echo=False, more=0, greedy=False,
-        last_only=False, counts_prompt=False, at_least=0, bare=False,
+        last_only=False, counts_prompt=False, at_least=0, bare=False, forgets_prompt=False, skips=False,
     ) | otherwise  # fmt: skip
     new: list[int] = []
     room = max(max_new + do["more"] - len(prompt) * do["counts_prompt"], do["at_least"])
     ids, position = (list(prompt[-1:]), len(prompt) - 1) if do["last_only"] else (list(prompt), do["first"])
-    while len(new) < room:
+    rounds = 0
+    while rounds < room:
+        rounds += 1
         logits = model(ids, position)
         token = int(logits.argmax()) if do["greedy"] else choose(logits)
         if do["stop"] and token in stop_ids:
@@ -554,11 +587,15 @@ def _told(
                 new.append(token)
             break
         new.append(token)
-        ids, position = [token], len(prompt) + do["offset"] + (0 if do["still"] else len(new) - 1)
+        ids, position = [token], len(prompt) + do["offset"] + (0 if do["still"] else rounds - 1)
+        if do["forgets_prompt"]:
+            position = rounds
         if do["bare"]:
             position = 0
         if do["whole"]:
             ids, position = [*prompt, *new], 0
+    if do["skips"]:
+        new = [token for token in new if token not in stop_ids]
     return [*prompt, *new] if do["echo"] else new
 
 
@@ -575,6 +612,67 @@ def _expected_loop(model: Any, prompt: Any, choose: Any, max_new: int, stop_ids:
 
 def _wrongly(**otherwise: Any) -> Callable[..., Any]:
     return lambda model, prompt, choose, max_new, stop_ids: _told(model, prompt, choose, max_new, stop_ids, **otherwise)
+
+
+def _watched(attempt: Attempt, i: int) -> tuple[list[tuple[Any, Any]], list[int]]:
+    """Case i once more: what `next_logits` was given at each call, and what `choose` chose."""
+    model, prompt, choose, max_new, stop_ids = attempt.cases[i].args
+    model, chosen = model.fresh(), list[int]()
+
+    def choosing(logits: torch.Tensor) -> int:
+        chosen.append(choose(logits))
+        return chosen[-1]
+
+    try:
+        value = attempt.function(model, list(prompt), choosing, max_new, set(stop_ids))
+        if isinstance(value, Iterator):
+            list(itertools.islice(value, len(prompt) + max_new + 9))
+    except Exception:
+        pass  # what was seen until then is enough
+    return model.asked, chosen
+
+
+def _old_at_new_places(attempt: Attempt) -> bool:
+    asked, _ = _watched(attempt, 0)
+    text = len(attempt.cases[0].args[1])
+    for step, (ids, start) in enumerate(asked[1:], 1):
+        if (
+            isinstance(ids, list)
+            and len(ids) > 1
+            and isinstance(start, int)
+            and start
+            and start + len(ids) > text + step
+        ):
+            return True
+    return False
+
+
+def _bare_id(attempt: Attempt) -> bool:
+    asked, _ = _watched(attempt, 0)
+    errors = [str(o.error) for o in attempt.outcomes if isinstance(o.error, TypeError)]
+    return (
+        bool(errors)
+        and (isinstance(asked[-1][0], int) if asked else False)
+        or any("'int' has no len" in e for e in errors)
+    )
+
+
+def _goes_round(attempt: Attempt) -> bool:
+    """Whether a stop id makes it ask the same again."""
+    for i, case in enumerate(attempt.cases):
+        asked, chosen = _watched(attempt, i)
+        if len(asked) > 1 and asked[-1] == asked[-2] and chosen[-1:] == chosen[-2:-1] and chosen[-1] in case.args[4]:
+            return True
+    return False
+
+
+def _ignores_max_new(attempt: Attempt) -> bool:
+    """Whether it had to be stopped, or went on until a stop id came."""
+    for case, outcome in zip(attempt.cases, attempt.outcomes):
+        ids, prompt, max_new = outcome.value[0] if isinstance(outcome.value, list) else [], case.args[1], case.args[3]
+        if len(ids) > max_new + 1 and ids[: len(prompt)] != prompt or "loop ever end" in str(outcome.error):
+            return True
+    return False
 
 
 def _loop_cases() -> list[Case]:
@@ -688,6 +786,39 @@ TELL_ON = LoopExercise(
             "With max_new = 0 yours still hands out an id. Look before the first one, too.",
             _wrongly(at_least=1),
         ),
+        Mistake(
+            "the prompt counts as one",
+            "The second call stands at position 1. The prompt took `len(prompt)` places: the position goes on by the "
+            "number of ids that were read, before `ids` becomes the new token.",
+            _wrongly(forgets_prompt=True),
+        ),
+        Mistake(
+            "old tokens at new places",
+            "You hand over old tokens again, at new positions. `next_logits` remembers them where they were: from the "
+            "second call on it wants the new token alone.",
+            sees=_old_at_new_places,
+        ),
+        Mistake(
+            "a bare id",
+            "`next_logits` wants a list: `[token]`.",
+            sees=_bare_id,
+        ),
+        Mistake(
+            "continue at a stop id",
+            "At a stop id yours goes round once more (a `continue`?) and asks the same again. The text is over: "
+            "`return`, or `break`.",
+            sees=_goes_round,
+        ),
+        Mistake(
+            "leaves stop ids out",
+            "You leave stop ids out and go on behind them. The text is over there: `return`, or `break`.",
+            _wrongly(stop=False, skips=True),
+        ),
+        Mistake(
+            "no end",
+            "You do not look at max_new: where no stop id comes, yours goes on for ever.",
+            sees=_ignores_max_new,
+        ),
     ],
 )
 
@@ -760,8 +891,15 @@ PERPLEXITY_OF = Exercise(
             "You averaged the probabilities and turned that round. Average the logarithms, then take exp.",
             lambda logprobs: len(logprobs[1:]) / sum(math.exp(score) for score in logprobs[1:]),
         ),
+        Mistake(
+            "a tensor",
+            "The number is right, but it is a tensor: `float(...)` makes a plain number of it.",
+            sees=lambda attempt: all(
+                isinstance(o.value, torch.Tensor) and o.value.numel() == 1 and equal(float(o.value), wanted, 1e-5)
+                for o, wanted in zip(attempt.outcomes, attempt.expected)
+            ),
+        ),
     ],
-    tolerance=1e-9,
 )
 
 

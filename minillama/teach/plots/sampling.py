@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import NullFormatter
 
 from minillama.sampling import SamplingParams, distribution, penalize
 from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, SERIES, Picture, picture, words
 
-MARGINS = dict(left=0.09, right=0.99, bottom=0.27, top=0.9)
+MARGINS = dict(left=0.09, right=0.99, bottom=0.27, top=0.85)
 BARS = 16
 PALE = "#d6d6d6"  # of grey bars that others stand in front of
 
@@ -38,6 +41,14 @@ def by_id(logits: torch.Tensor, params: SamplingParams, prompt: Sequence[int] = 
 def wide(probs: torch.Tensor) -> float:
     """How many equally likely tokens would be as uncertain: exp of the entropy."""
     return math.exp(-torch.special.xlogy(probs.double(), probs.double()).sum().item())
+
+
+def _decades(ax: Axes) -> None:
+    """1, 10, 100 along a logarithmic axis, in plain figures."""
+    low, high = ax.get_ylim()
+    shown = [10**n for n in range(7) if low <= 10**n <= high]
+    ax.set_yticks(shown, [f"{n:,}" for n in shown])
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def ruler(probs: Sequence[float], names: Sequence[str], points: Sequence[float]) -> Picture:
@@ -121,7 +132,12 @@ def theatre(
     title = f"{left:,} of {len(raw):,} can be drawn, as wide as {spread:.1f} equally likely"
     if left == 1:
         title = f"Only one of {len(raw):,} is left: {words([scene.pieces[int(shares.argmax())]])[0]}"
-    ax.set_title(title)
+    # The settings too: a slider that changes nothing here should be seen to have been moved.
+    off_at_zero = "off" if not top_k else str(top_k)
+    said = (
+        f"temperature {temperature:g}, top-k {off_at_zero}, top-p {top_p:g}, min-p {min_p:g}, repetition {repetition:g}"
+    )
+    ax.set_title(f"{title}\n{said}", fontsize=10)
     ax.legend(*_legend(len(u)), frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.7, 1.0))
     return fig
 
@@ -149,18 +165,22 @@ def settings(scene: Scene, choices: dict[str, SamplingParams]) -> Picture:
     )
     columns = 3
     rows = -(-len(choices) // columns)
-    fig, axes = picture(rows, columns, height=1.55 * rows + 0.3, alt=alt + ".", sharey=True, sharex=True)
+    fig, axes = picture(rows, columns, height=1.6 * rows + 0.9, alt=alt + ".", sharey=True, sharex=True)
+    seen = set(scene.prompt)
+    names = words([scene.pieces[i] + ("*" if i in seen else "") for i in order.tolist()])
     for ax, (name, p) in zip(axes.flat, shares.items()):
-        ax.bar(range(BARS), 100 * raw[order], width=0.86, color=QUIET, alpha=0.35)
-        ax.bar(range(BARS), 100 * p[order], width=0.5, color=OURS)
+        ax.bar(range(BARS), 100 * raw[order], width=0.86, color=PALE, label="the model's own")
+        ax.bar(range(BARS), 100 * p[order], width=0.5, color=OURS, label="after the steps")
         ax.set_title(f"{name}: {int((p > 0).sum()):,} left", fontsize=10)
-        ax.set_xticks([])
+        ax.set_xticks(range(BARS), names, rotation=90, fontsize=7)
     for ax in axes.flat[len(choices) :]:
         ax.axis("off")
     for ax in axes[:, 0]:
-        ax.set_ylabel("%")
+        ax.set_ylabel("probability (%)", fontsize=9)
+    starred = " (* in the prompt)" if any("*" in name for name in names) else ""
     for ax in axes[-1]:
-        ax.set_xlabel(f"{BARS} likeliest pieces", fontsize=9)
+        ax.set_xlabel(f"likeliest pieces{starred}", fontsize=9)
+    axes.flat[0].legend(frameon=False, fontsize=8, loc="upper right")
     return fig
 
 
@@ -176,7 +196,8 @@ def along_a_story(sizes: Sequence[int], pieces: Sequence[str], p: float) -> Pict
     fig, ax = picture(height=2.9, alt=alt)
     ax.bar(range(len(sizes)), count, color=[QUIET if c == 1 else OURS for c in sizes], width=1.0)
     ax.set_yscale("log")
-    ax.set_ylim(0.8, 1.9 * float(count.max()))
+    ax.set_ylim(0.8, 1.9 * max(55.0, float(count.max())))
+    _decades(ax)
     labelled: list[int] = []
     for i in count.argsort(descending=True).tolist()[:40]:  # the widest, where there is room for a word
         if sizes[i] > 2 and all(abs(i - other) > len(sizes) / 14 for other in labelled):
@@ -185,6 +206,8 @@ def along_a_story(sizes: Sequence[int], pieces: Sequence[str], p: float) -> Pict
     ax.set_ylabel(f"pieces in the nucleus of {p:g}")
     ax.set_xlabel("position in the story; the word is what follows there")
     ax.set_title(f"One piece is enough at {alone:.0f}% of the places; elsewhere it takes up to {count.max()}")
+    kinds = [Patch(color=QUIET, label="one piece is enough"), Patch(color=OURS, label="a choice of several")]
+    ax.legend(handles=kinds, frameon=False, fontsize=9, loc="upper right", ncols=2)
     return fig
 
 
@@ -219,6 +242,8 @@ def perplexities(choices: Sequence[float], curves: dict[str, Sequence[float]], w
     ax.axhline(written, color=QUIET, linewidth=1)
     ax.text(choices[-1], written * 1.06, "held-out stories", ha="right", va="bottom", fontsize=9, color=INK)
     ax.set_yscale("log")
+    ax.set_ylim(bottom=1)
+    _decades(ax)
     ax.set_xlabel("temperature")
     ax.set_ylabel("perplexity of the text")
     first, last = next(iter(curves.values()))[0], next(iter(curves.values()))[-1]

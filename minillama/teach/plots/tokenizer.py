@@ -124,7 +124,7 @@ def _kind(tokenizer: Tokenizer, i: int) -> str:
 def merges(counts: Sequence[int], learned: Sequence[str]) -> Picture:
     """Pieces in the text after each merge; some of the merges by name."""
     ratio = counts[0] / counts[-1]
-    title = f"{len(learned)} merges make the text {ratio:.1f} times as short"
+    title = f"The text takes 1/{ratio:.1f} of the pieces after {len(learned)} merges"
     alt = f"Pieces in the text after each merge: from {counts[0]:,} to {counts[-1]:,}."
     fig, ax = picture(height=2.8, alt=alt)
     ax.plot(range(1, len(counts)), counts[1:], color=OURS)
