@@ -509,3 +509,9 @@ def test_the_command_writes_checks_and_pulls(folder: Path) -> None:
     save(folder, "03_more.ipynb", [code("EPS = 1")])
     refused = command("--check")
     assert refused.returncode == 1 and "rename" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_every_chapter_promotes_its_module() -> None:
+    """A notebook that lost its promoted cells would otherwise promote nothing, and agree with everything."""
+    names = "norm rope attention kv_cache feed_forward transformer tokenizer chat sampling decode parallel".split()
+    assert list(module_texts(find_notebooks())) == [f"minillama/{name}.py" for name in names]
