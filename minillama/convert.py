@@ -21,10 +21,10 @@ import torch
 from minillama import huggingface
 from minillama.args import ModelArgs, as_path, read_params, shown, whole_number
 from minillama.checkpoint import (
-    Checkpoint,
     Shapes,
     Tensors,
     checkpoint_files,
+    in_hugging_face_layout,
     load_model,
     look_over,
     meta_model,
@@ -53,9 +53,8 @@ def convert(src: str | Path, dst: str | Path, format: str, progress: Progress = 
     progress: wraps the keys while they are worked on (`tqdm`). `dst` appears when it is whole, never before.
     Raises ValueError and FileNotFoundError, before anything is written, where `src` cannot be read or `dst` is there.
     """
-    src, dst = as_path("src", src), as_path("dst", dst)
     named_format(format)
-    _check_folders(src, dst)
+    src, dst = _folders(src, dst)
     model = load_model(src)
     tensors: Tensors = {}
     linears = {name + ".weight" for name, module in model.named_modules() if is_linear(module)}
@@ -67,7 +66,7 @@ def convert(src: str | Path, dst: str | Path, format: str, progress: Progress = 
             page_out(weight)
         else:
             tensors[key] = weight.clone()
-    params = params_of(look_over(src))
+    params = params_of(src)
     with new_folder(dst) as folder:
         torch.save(tensors, folder / "consolidated.00.pth")
         _write_json(folder / "params.json", params | {"quantized": format})
@@ -91,8 +90,7 @@ def rewrite(
     `dst` appears when it is whole, never before; one tensor is in memory at a time. Raises ValueError and
     FileNotFoundError, before anything is written, where `src` cannot be read, `dst` is there or options do not fit.
     """
-    # Without "..": a folder that is made beside its own parent could not be given its name in the end.
-    src, dst, dtype = as_path("src", src), Path(os.path.normpath(as_path("dst", dst))), resolve_dtype(dtype)
+    dtype = resolve_dtype(dtype)
     if to not in LAYOUTS:
         raise ValueError(f"to is {shown(to)}; expected {' or '.join(LAYOUTS)}")
     if to == "hf" and mp is not None:
@@ -101,7 +99,7 @@ def rewrite(
         raise ValueError("a shard size is for Hugging Face's layout; Meta's files are as many as mp says: leave it out")
     files = 1 if mp is None else whole_number("mp", mp)
     shard_bytes = SHARD_BYTES if shard_bytes is None else whole_number("shard size", shard_bytes, most=2**63)
-    _check_folders(src, dst)
+    src, dst = _folders(src, dst)
     found = look_over(src)
     check_files(found.args, files)
     shapes = shapes_of(meta_model(found.args))
@@ -112,7 +110,7 @@ def rewrite(
         if to == "meta":
             write_meta(folder, weights, shapes, dtype, files, progress)
             _copy_tokenizer(src, folder)
-            _write_json(folder / "params.json", params_of(found))
+            _write_json(folder / "params.json", params_of(src))
         else:
             write_hugging_face(folder, weights, shapes, dtype, shard_bytes, found.args.head_dim, progress)
             ids = _tokenizer_for_transformers(src, folder, found.args)
@@ -189,11 +187,11 @@ def write_hugging_face(
         huggingface.write_index(folder, placed, sum(huggingface.shape_bytes(shape, dtype) for shape in shapes.values()))
 
 
-def params_of(found: Checkpoint) -> dict[str, Any]:
+def params_of(folder: Path) -> dict[str, Any]:
     """What goes into params.json: Meta's own as it was, or Hugging Face's config in Meta's names."""
-    if not found.hugging_face:
-        return read_params(found.folder / "params.json")
-    said = huggingface.params_of(found.folder / huggingface.CONFIG)
+    if not in_hugging_face_layout(folder):
+        return read_params(folder / "params.json")
+    said = huggingface.params_of(folder / huggingface.CONFIG)
     return {key: value for key, value in said.items() if value is not None}
 
 
@@ -208,12 +206,16 @@ def new_folder(dst: Path) -> Iterator[Path]:
         os.replace(whole, dst)
 
 
-def _check_folders(src: Path, dst: Path) -> None:
+def _folders(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
+    """Both as paths. Raises ValueError and FileNotFoundError unless full weights are in one and the other is free."""
+    # Without "..": a folder that is made beside its own parent could not be given its name in the end.
+    src, dst = as_path("src", src), Path(os.path.normpath(as_path("dst", dst)))
     if os.path.lexists(dst):
         raise ValueError(f"{dst} is there already; name a folder that is not")
     checkpoint_files(src)
     if quantized_as(src) is not None:
         raise ValueError(f"{src} is quantized already; start from the full weights")
+    return src, dst
 
 
 def _checked(key: str, weight: torch.Tensor) -> torch.Tensor:

@@ -244,18 +244,14 @@ def run(
         attention = partial(attention, positions=positions, freqs_cis=freqs_cis, mask=mask, cache=cache)
         feed_forward = partial(_feed_forward, parts, layer.feed_forward)
         norms = [partial(_norm, parts, norm) for norm in (layer.attention_norm, layer.ffn_norm)]
-        blocks.append(partial(parts.get("block", _block), *_held(attention, feed_forward, *norms)))
+        blocks.append(_on_the_stream(parts.get("block", _block), attention, feed_forward, *norms))
     norm = partial(_norm, everywhere if layers is None else {}, model.norm)
-    return everywhere.get("stack", _stack)(tokens, model.tok_embeddings, [_first(block) for block in blocks], norm)
+    return everywhere.get("stack", _stack)(tokens, model.tok_embeddings, blocks, norm)
 
 
-def _held(*args: Any) -> tuple[Any, ...]:
-    return args
-
-
-def _first(block: partial[Any]) -> Function:
-    """A block as a function of x alone; x is its first argument and the rest is held."""
-    return lambda x: block.func(x, *block.args)
+def _on_the_stream(block: Function, *layers: Function) -> Function:
+    """A block as a function of x alone: its layers are held."""
+    return lambda x: block(x, *layers)
 
 
 def _block(x: torch.Tensor, attention: Function, feed_forward: Function, first: Function, second: Function) -> Any:
