@@ -79,8 +79,13 @@ def distribution(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Te
     # The maximum goes first: 60 / 1e-4 overflows fp16 and exp() of it overflows everything, 0 / 1e-4 does not.
     scaled = (logits - logits.max(-1, keepdim=True).values).float() / min(max(params.temperature, 1e-30), 1e30)
     probs, ids = torch.softmax(scaled, -1).sort(dim=-1, descending=True, stable=True)  # ties as in argmax
+    return filtered(probs, params), ids
+
+
+def filtered(probs: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """What top-k, top-p and min-p leave of probabilities, best first: (B, V) -> (B, V)."""
     if params.top_k:
-        probs[:, int(params.top_k) :] = 0
+        probs = torch.where(torch.arange(probs.shape[-1], device=probs.device) < params.top_k, probs, 0)
         probs = probs / probs.sum(-1, keepdim=True)
     if params.top_p < 1:
         # Mass *before* a token: the token that crosses the line is kept, and so is the first, however small p is.
@@ -91,7 +96,7 @@ def distribution(logits: torch.Tensor, params: SamplingParams) -> tuple[torch.Te
     if params.min_p:
         probs = torch.where(probs < params.min_p * probs[:, :1], 0, probs)
         probs = probs / probs.sum(-1, keepdim=True)
-    return probs, ids
+    return probs
 
 
 def draw(probs: torch.Tensor, ids: torch.Tensor, u: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ import torch
 
 from minillama.decode import Row, Step, check_numbers, decode, not_numbers, token_logprobs
 from minillama.kv_cache import KVCache
-from minillama.sampling import Sampler, SamplingParams, distribution, draw, penalize
+from minillama.sampling import Sampler, SamplingParams, distribution, draw, filtered, penalize
 from minillama.teach.slots import PartError, Parts, blame
 from minillama.transformer import Transformer
 
@@ -73,19 +73,11 @@ class OwnSampler(Sampler):
             probs, ids = probs.sort(dim=-1, descending=True, stable=True)
         else:
             probs, ids = distribution(logits, SamplingParams(params.temperature, top_p=1.0))
-        if params.top_k:
-            probs = torch.cat([probs[:, : params.top_k], torch.zeros_like(probs[:, params.top_k :])], -1)
-            probs = probs / probs.sum(-1, keepdim=True)
-        if params.top_p < 1 and "nucleus" in self.parts:
-            probs = self.parts["nucleus"](probs, params.top_p)
-        elif params.top_p < 1:
-            before = probs.cumsum(-1) - probs
-            probs = torch.where(before > params.top_p, 0, probs)
-            probs = probs / probs.sum(-1, keepdim=True)
-        if params.min_p:
-            probs = torch.where(probs < params.min_p * probs[:, :1], 0, probs)
-            probs = probs / probs.sum(-1, keepdim=True)
-        return probs, ids
+        if "nucleus" not in self.parts or params.top_p == 1:
+            return filtered(probs, params), ids
+        probs = filtered(probs, replace(params, top_p=1.0, min_p=0.0))
+        probs = self.parts["nucleus"](probs, params.top_p)
+        return filtered(probs, replace(params, top_k=0, top_p=1.0)), ids
 
     def _drawn(self, probs: torch.Tensor, ids: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
         if "pick" not in self.parts:
