@@ -10,15 +10,18 @@ from __future__ import annotations
 import os
 import re
 import struct
+import textwrap
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from minillama import huggingface
 from minillama.args import ModelArgs, as_path, read_params, shown
@@ -48,9 +51,11 @@ DTYPES = {
 # Anywhere else NaN reaches the logits and is met there. Here torch's attention on the CPU may make zeros of it.
 UNSEEN = ("attention.wq.weight", "attention.wk.weight")
 EMBEDDING = "tok_embeddings.weight"
+DAMAGED = re.compile("PytorchStreamReader|unexpected EOF|Invalid argument")  # torch and seek() of such files
 DESCRIPTOR = b"PK\x07\x08"  # after a record of a zip archive, where its flags announce one
 
 Shapes = Mapping[str, tuple[int, ...]]
+Share = Callable[[str, tuple[int, ...], ModelArgs], tuple[int | None, int, int]]
 
 
 def resolve_dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
@@ -90,7 +95,8 @@ def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
     if missing:
         gaps = [n for n in range(len(numbered) + min(missing, 8)) if n not in numbered]
         names = ", ".join(f"consolidated.{n:02d}.pth" for n in gaps[:8]) + " ..." * (missing > 8)
-        raise CheckpointError(f"{folder} has {len(numbered)} files and lacks {names}; finish the download")
+        have = f"{len(numbered)} file{'s' * (len(numbered) > 1)}"
+        raise CheckpointError(f"{folder} has {have} and lacks {names}; finish the download")
     return [numbered[n] for n in sorted(numbered)]
 
 
@@ -131,7 +137,7 @@ def read_file(path: Path, more_dtypes: Sequence[torch.dtype] = ()) -> Tensors:
             check_archive(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch, pickle and zipfile each raise their own for what a damaged file does to them
-        reason = str(error).split("\n")[0][:200] or type(error).__name__
+        reason = textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...") or type(error).__name__
         start = first_bytes(path)
         if not start.startswith((b"PK", b"\x80")):
             reason = f"it is no file of PyTorch's (it begins with {start!r}); download it again"
@@ -139,6 +145,8 @@ def read_file(path: Path, more_dtypes: Sequence[torch.dtype] = ()) -> Tensors:
             reason = "it is pickled in a newer protocol than torch's loader of weights reads; torch.save it again"
         elif "weights_only" in str(error) or "Weights only" in str(error):
             reason = "it holds objects other than tensors, which could run code; nothing was run"
+        elif isinstance(error, (zipfile.BadZipFile, EOFError)) or DAMAGED.search(str(error)):
+            reason = f"it is cut short or damaged ({reason.partition('. ')[0]}); download it again"
         raise CheckpointError(f"{path} cannot be read: {reason}") from None
     if not isinstance(tensors, dict) or not tensors:
         raise CheckpointError(f"{path} holds {shown(tensors)}; expected a dict of names and tensors")
@@ -277,6 +285,12 @@ def look_over(
         huggingface.check_layers(config, files, args)
         warn_of_mixture(folder, files, huggingface.dtype_of(files))
         return Checkpoint(folder, paths, files, args, hugging_face=True)
+    if huggingface.has_weights(folder):
+        warnings.warn(
+            f"{folder} has weights in Meta's layout and in Hugging Face's; {PATTERN} and params.json are read: to have "
+            f"model*.safetensors and {huggingface.CONFIG}, move {PATTERN} away",
+            stacklevel=2,
+        )
     args = ModelArgs.from_json(folder / "params.json", **limits)
     format = quantized_as(folder)
     files = [read_file(path, QUANTIZED if format else ()) for path in paths]
@@ -295,9 +309,23 @@ def warn_of_mixture(folder: Path, files: Sequence[Tensors], chosen: torch.dtype)
         warnings.warn(f"{folder}: weights are {counts}; all become {name}, unless dtype says otherwise", stacklevel=3)
 
 
+def share_of(key: str, shape: tuple[int, ...], args: ModelArgs) -> tuple[int | None, int, int]:
+    """Of the weight `key`: the dimension along which ranks share it, and which (part, parts) are this one's."""
+    return (split_dim(key), *part_of(key, args.n_kv_heads, rank(), world_size()))
+
+
+class Unfilled(TorchFunctionMode):
+    """New weights are not filled: without memory there is nothing to fill, but torch loads its compiler to try."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
 def meta_model(args: ModelArgs) -> Transformer:
     """The model without its numbers: names and shapes."""
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         return Transformer(args)
 
 
@@ -314,6 +342,7 @@ def load_model(
     max_seq_len: int | None = None,
     max_batch_size: int | None = None,
     n_words: int | None = None,
+    share: Share | None = None,
 ) -> Transformer:
     """The model in a folder of Meta's or Hugging Face's layout, this rank's share of it, ready to run.
 
@@ -321,6 +350,8 @@ def load_model(
     read when first used. The file must stay as it is meanwhile; to save over it, write another file first and move it
     there (`os.replace`).
     n_words: pieces of the tokenizer that goes with it, where that is known; checked before a weight is read.
+    share: of a weight, by its key and shape, the dimension that ranks cut and the (part, parts) of this one; None: what
+    `parallel` says.
     Raises FileNotFoundError for what is not there and CheckpointError (a ValueError) for what does not fit.
     """
     dtype, device = resolve_dtype(dtype), pick_device(device)
@@ -331,9 +362,10 @@ def load_model(
     if format is not None:
         check_device(device)
         if len(found.paths) * parts > 1:
+            ranks = f"rank{'s' * (parts > 1)}"
             raise CheckpointError(
-                f"{ckpt_dir} is quantized, which is one file for one process, and there are {len(found.paths)} files "
-                f"and {parts} ranks; several ranks quantize as they load: give them the full weights and "
+                f"{ckpt_dir} is quantized, which is one file for one process, and there are {len(found.paths)} file(s) "
+                f"and {parts} {ranks}; several ranks quantize as they load: give them the full weights and "
                 f"quantize={format}"
             )
         return load_quantized(found.paths[0], found.files[0], meta_model(args), format, dtype).eval()
@@ -350,8 +382,8 @@ def load_model(
         warnings.simplefilter("ignore")
         for key in model.state_dict():
             owner, _, name = key.rpartition(".")
-            share = part_of(key, args.n_kv_heads, rank(), parts)
-            weight = assemble(weights[key], split_dim(key), *share, dtype=dtype, device=device)
+            place = (share or share_of)(key, weights[key].shape, args)
+            weight = assemble(weights[key], *place, dtype=dtype, device=device)
             if key.endswith(UNSEEN) and not (weight.min().isfinite() and weight.max().isfinite()):
                 raise CheckpointError(f"{ckpt_dir}: {key} holds NaN or inf: damaged, or too large for {dtype}")
             setattr(model.get_submodule(owner), name, nn.Parameter(weight, requires_grad=True))

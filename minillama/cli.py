@@ -192,9 +192,8 @@ def complete(
         started = time.perf_counter()
         pieces = llama.stream_text(prompts[0], seed=seed, **options)
         say = _nothing if as_json else _say
-        say(prompts[0])
         prompt_tokens = len(llama.tokenizer.encode(prompts[0], bos=True, eos=False))
-        result = {"prompt": prompts[0]} | _followed(pieces, started, say, prompt_tokens) | {"seed": seed}
+        result = {"prompt": prompts[0]} | _followed(pieces, started, say, prompt_tokens, prompts[0]) | {"seed": seed}
         say("\n")
     if as_json:
         _say_json(result)
@@ -537,17 +536,25 @@ class Conversation:
 
 
 def _followed(
-    pieces: Iterator[Piece], started: float, say: Callable[[str], None], prompt_tokens: int
+    pieces: Iterator[Piece], started: float, say: Callable[[str], None], prompt_tokens: int, prompt: str = ""
 ) -> dict[str, Any]:
-    """Say the pieces as they come; what they were, and how fast."""
+    """Say the prompt, and the pieces as they come; what they were, and how fast."""
     text, reason, first = "", None, None
     tokens: list[int] = []
-    for piece in pieces:
-        if first is None:
-            first = time.perf_counter() - started
-        say(piece.text)
-        text, reason = text + piece.text, piece.finish_reason
-        tokens += piece.tokens
+    say(prompt)
+    try:
+        for piece in pieces:
+            if first is None:
+                first = time.perf_counter() - started
+            say(piece.text)
+            text, reason = text + piece.text, piece.finish_reason
+            tokens += piece.tokens
+    except Exception:  # what is said of it begins a line of its own
+        if prompt or text:
+            say("\n")
+            if _rank() > 0 and say is _say:  # whose stdout nobody sees: the line to end is rank 0's
+                print(file=sys.stderr)
+        raise
     return {
         "text": text, "tokens": tokens, "finish_reason": reason, "prompt_tokens": prompt_tokens,
         "new_tokens": len(tokens), **_speed(first, time.perf_counter() - started, len(tokens)),
@@ -636,7 +643,7 @@ def _build(
     if mine:
         from minillama.teach.own import mine as own_parts
 
-        names = ", ".join(own_parts())
+        names = ", ".join(own_parts(ranks=_ranks() > 1))
         if names:  # with none, or one that does not pass, `build` says what to do
             _note(f"on your {names}")
     return Llama.build(folder, tokenizer_path, max_seq_len, device=device, dtype=dtype, quantize=quantize, parts=parts)
@@ -877,10 +884,6 @@ def _lost(error: Exception) -> bool:
 
 
 def _leave_ranks() -> None:
-    """End the process group, if there is one, once every rank is done; a failed rank just goes, others may be stuck."""
-    if "torch" not in sys.modules:
-        return
-    import torch.distributed as dist
-
-    if dist.is_available() and dist.is_initialized():
-        dist.destroy_process_group()
+    """Leave the other ranks, if there are any; a failed rank just goes, others may be stuck."""
+    if (launch := sys.modules.get("minillama.launch")) is not None:
+        launch.leave()

@@ -7,10 +7,14 @@ new folder appears when it is whole.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -37,13 +41,18 @@ from minillama.huggingface_tokenizer import write_tokenizer
 from minillama.memory import gb
 from minillama.packed import is_linear, page_out
 from minillama.parallel import split_dim
-from minillama.pth import PthWriter
+from minillama.pth import PthWriter, naming, save
 from minillama.quantize import format_of, named_format, quantized
 from minillama.tokenizer import Tokenizer
 from minillama.weights import CheckpointError, Weight, assemble
 
 LAYOUTS = ("meta", "hf")
 SHARD_BYTES = 5_000_000_000
+LONGEST_NAME = 240  # bytes; systems take 255, and the folder has some more while it is made
+FULL = {
+    errno.ENOSPC: "the disk is full", errno.EDQUOT: "your share of the disk is full",
+    errno.EFBIG: "a file may not be so large there",
+}  # fmt: skip
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
@@ -68,9 +77,9 @@ def convert(src: str | Path, dst: str | Path, format: str, progress: Progress = 
             tensors[key] = weight.clone()
     params = params_of(src)
     with new_folder(dst) as folder:
-        torch.save(tensors, folder / "consolidated.00.pth")
-        _write_json(folder / "params.json", params | {"quantized": format})
+        save(tensors, folder / "consolidated.00.pth")
         _copy_tokenizer(src, folder)
+        _write_json(folder / "params.json", params | {"quantized": format})  # without which nothing loads
 
 
 def rewrite(
@@ -112,6 +121,12 @@ def rewrite(
             _copy_tokenizer(src, folder)
             _write_json(folder / "params.json", params_of(src))
         else:
+            if (found.args.rope_scaling or {}).get("rope_type") == "ntk":
+                warnings.warn(
+                    f"{dst}: RoPE scaling ntk has no name in Hugging Face's layout; config.json has the larger "
+                    "rope_theta that it comes to, and the text is the same",
+                    stacklevel=2,
+                )
             write_hugging_face(folder, weights, shapes, dtype, shard_bytes, found.args.head_dim, progress)
             ids = _tokenizer_for_transformers(src, folder, found.args)
             _write_json(folder / huggingface.CONFIG, huggingface.config_of(found.args, dtype, ids))
@@ -119,10 +134,7 @@ def rewrite(
 
 def check_disk(dst: Path, needed: int) -> None:
     """Raise ValueError, with both sizes, unless `needed` bytes fit on the disk where `dst` is to be."""
-    place = dst.absolute().parent
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(_place(dst)).free
     if needed > free:
         raise ValueError(
             f"{dst} will take {gb(needed)}, and {gb(free)} are free on its disk; make room, or name another"
@@ -144,15 +156,18 @@ def write_meta(
         key: tuple(size // files if d == split_dim(key) else size for d, size in enumerate(shape))
         for key, shape in shapes.items()
     }
-    writers = [PthWriter(folder / f"consolidated.{i:02d}.pth", parts, dtype) for i in range(files)]
-    for key in progress(shapes):
-        whole = _checked(key, assemble(weights[key], dtype=dtype))
-        for i, writer in enumerate(writers):
-            dim = split_dim(key)
-            writer.write(whole if dim is None else whole.chunk(files, dim)[i])
-        _let_go(weights[key])
-    for writer in writers:
-        writer.close()
+    with contextlib.ExitStack() as begun:
+        writers = [
+            begun.enter_context(PthWriter(folder / f"consolidated.{i:02d}.pth", parts, dtype)) for i in range(files)
+        ]
+        for key in progress(shapes):
+            whole = _checked(key, assemble(weights[key], dtype=dtype))
+            for i, writer in enumerate(writers):
+                dim = split_dim(key)
+                writer.write(whole if dim is None else whole.chunk(files, dim)[i])
+            _let_go(weights[key])
+        for writer in writers:
+            writer.close()
 
 
 def write_hugging_face(
@@ -174,7 +189,7 @@ def write_hugging_face(
     for i, shard in enumerate(shards):
         name = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else huggingface.WHOLE
         placed[name] = [names[key] for key in shard]
-        with (folder / name).open("wb") as file:
+        with naming(folder / name), (folder / name).open("wb") as file:
             huggingface.begin_file(file, {names[key]: shapes[key] for key in shard}, dtype)
             for _ in shard:
                 key = next(keys)
@@ -197,13 +212,76 @@ def params_of(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def new_folder(dst: Path) -> Iterator[Path]:
-    """A folder that gets the name `dst` when all is done, and is gone if it was not."""
+    """A folder that gets the name `dst` when all is done, and is gone if it was not.
+
+    Raises OSError, in our words and with the file's name, where the disk is full before that.
+    """
     dst.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=dst.parent, prefix=f".{dst.name}-") as work:
+    with _sigterm_raises(), tempfile.TemporaryDirectory(dir=dst.parent, prefix=_hidden(dst)) as work:
         whole = Path(work) / "whole"
         whole.mkdir()
-        yield whole
-        os.replace(whole, dst)
+        try:
+            yield whole
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            said = f"{FULL[error.errno]} ({error.strerror}); nothing was kept: make room, or name a folder elsewhere"
+            raise OSError(error.errno, said, str(dst / Path(error.filename or "").name)) from None
+        try:
+            os.replace(whole, dst)
+        except OSError as error:
+            kept = tempfile.mkdtemp(dir=dst.parent, prefix=f"{dst.name}-")
+            os.replace(whole, kept)
+            raise ValueError(
+                f"{dst} was made by something else meanwhile ({error.strerror}); the finished folder is {kept}: "
+                "move it to a name that is free"
+            ) from None
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Let SIGTERM, which by itself ends the process at once, end it as Ctrl-C does: with what is half made removed."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield  # somebody else sees to it, or nobody can
+        return
+
+    def end(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one would end the removing
+        sys.exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _hidden(dst: Path) -> str:
+    """How the folder is called, before some random letters, while it is made."""
+    return f".{dst.name}-"
+
+
+def _place(dst: Path) -> Path:
+    """The nearest folder above `dst` that is there."""
+    place = dst.absolute().parent
+    while not os.path.exists(place):
+        place = place.parent
+    return place
+
+
+def check_place(dst: Path) -> None:
+    """Raise ValueError unless a folder can be made where `dst` is to be. It is tried: /proc calls itself writable."""
+    for name in dst.parts:
+        if (size := len(os.fsencode(name))) > LONGEST_NAME:
+            raise ValueError(f"dst has the name {shown(name)} of {size} bytes; expected {LONGEST_NAME} at most")
+    place = _place(dst)
+    try:
+        with tempfile.TemporaryDirectory(dir=place, prefix=_hidden(dst)):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{dst} cannot be made: {place} takes no new folder ({error.strerror}); name one elsewhere"
+        ) from None
 
 
 def _folders(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
@@ -215,6 +293,7 @@ def _folders(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
     checkpoint_files(src)
     if quantized_as(src) is not None:
         raise ValueError(f"{src} is quantized already; start from the full weights")
+    check_place(dst)
     return src, dst
 
 

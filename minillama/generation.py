@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from typing_extensions import NotRequired, Unpack
@@ -37,6 +37,9 @@ from minillama.sampling import Sampler, SamplingParams
 from minillama.tokenizer import Tokenizer
 from minillama.tokenizer_llama3 import load_tokenizer, stop_ids_of, stream_decoder
 from minillama.transformer import Transformer
+
+if TYPE_CHECKING:
+    from minillama.teach.ranks import OwnParts
 
 LARGEST_SEED = 2**62 - 1  # row r of a batch draws from seed + r, and torch takes 64 bits
 
@@ -127,22 +130,22 @@ class Llama:
         tokenizer = load_tokenizer(find_tokenizer(ckpt_dir) if tokenizer_path is None else tokenizer_path)
         whole_number("seed", seed, least=0, most=LARGEST_SEED)
         held = check_together(quantize, compile, ckpt_dir)
-        put_parts_on = None if parts is None else _own_parts(parts, compile)
+        own = None if parts is None else _own_parts(parts, compile)
         chosen = launch.start(model_parallel_size, device)
         if quantize is not None:
             check_device(chosen)
         dtype = launch.usual_dtype(chosen) if dtype is None else dtype
         model = load_model(
             ckpt_dir, device=chosen, dtype=dtype, max_seq_len=max_seq_len, max_batch_size=max_batch_size,
-            n_words=tokenizer.n_words,
+            n_words=tokenizer.n_words, share=None if own is None else own.share,
         )  # fmt: skip
         if quantize is not None and held is None:
             kept, ranks = model.norm.weight.dtype, parallel.world_size()
             memory.check_build(model.args, chosen, dtype=kept, ranks=ranks, quantize=quantize)
         if held is None:
             for_this_machine(model, quantize, compile, mapped=dtype is None)
-        if put_parts_on is not None:
-            put_parts_on(model)
+        if own is not None:
+            own.put_on(model)
         return Llama(model, tokenizer, seed=seed, max_batch_size=max_batch_size, compile=compile)
 
     def __init__(
@@ -398,15 +401,13 @@ def check_together(quantize: str | None, compile: bool, ckpt_dir: str | Path | N
     return held
 
 
-def _own_parts(parts: str | Mapping[str, Callable[..., Any]], compile: bool) -> Callable[[Transformer], Any]:
-    """What puts a learner's functions on a model, once they are found and fit."""
+def _own_parts(parts: str | Mapping[str, Callable[..., Any]], compile: bool) -> OwnParts:
+    """A learner's functions, found and checked, to be put on a model."""
     if compile:
         raise ValueError("torch.compile does not take parts of your own; leave out compile, or parts")
-    from minillama.teach import own, slots  # only who asks for it pays for the course
+    from minillama.teach import own, ranks  # only who asks for it pays for the course
 
-    chosen = own.parts_of(parts)
-    slots.ready(chosen)
-    return lambda model: slots.install(model, chosen)
+    return ranks.OwnParts(own.parts_of(parts))
 
 
 def for_this_machine(
@@ -428,7 +429,18 @@ def for_this_machine(
 def compiled_step() -> Step:
     """`decode_step` as one compiled function; on a GPU replayed as a CUDA graph."""
     mode = "reduce-overhead" if torch.cuda.is_available() else None
-    return torch.compile(decode_step, fullgraph=True, mode=mode)
+    compiled = torch.compile(decode_step, fullgraph=True, mode=mode)
+
+    def step(
+        model: Transformer, tokens: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, window: Any
+    ) -> torch.Tensor:
+        # A graph that writes to what it is given is not recorded, unless that is said to stay where it is. A request's
+        # cache does; for the cache of the next request, the graph is recorded once more.
+        for tensor in (model.freqs_cis, *(t for layer in window for t in (layer.keys, layer.values))):
+            torch._dynamo.mark_static_address(tensor)
+        return compiled(model, tokens, positions, mask, window)
+
+    return step
 
 
 class _Job:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -202,7 +203,7 @@ def read_file(path: Path) -> Tensors:
         with safe_open(path, framework="pt", device="cpu") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}
     except Exception as error:  # safetensors has its own, and passes on Rust's and the system's
-        reason = str(error).split("\n")[0][:200] or type(error).__name__
+        reason = textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...") or type(error).__name__
         begins = first_bytes(path)
         raise CheckpointError(
             f"{path} cannot be read as safetensors: {reason} (it begins with {begins!r}); download it again"

@@ -1,5 +1,7 @@
 """A SentencePiece tokenizer written for transformers: `tokenizer.json` and `tokenizer_config.json`.
 
+The latter has the chat template as well, of Llama 2's chat models: what `chat.encode_dialog` makes, in Jinja.
+
 transformers reads `tokenizer.model` too, but only where protobuf is installed. In a tokenizer.json a BPE is its pieces
 and its merges, the best first. A SentencePiece model keeps no merges: two pieces beside each other may be joined
 whenever the two together are a piece, and the one with the best score goes first. So that is the list of merges.
@@ -14,10 +16,35 @@ import json
 from pathlib import Path
 from typing import Any
 
+from minillama.chat import B_INST, B_SYS, E_INST, E_SYS, SPECIAL_TAGS
 from minillama.tokenizer import Tokenizer
 
 SPACE = "\u2581"  # what SentencePiece writes for a space
 PROBE = "  Two  words, \ufb01\u212b\t\n "  # with things that normalizations would change: spaces, a ligature, a sign
+
+# BOS and EOS are words of the text here, so no message may hold them; in `encode_dialog` they are ids, which none can.
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+    {%- for tag in TAGS + [bos_token, eos_token] -%}
+        {%- if tag in message['content'] -%}
+            {{- raise_exception('special tags are not allowed as part of the prompt') -}}
+        {%- endif -%}
+    {%- endfor -%}
+{%- endfor -%}
+{%- set has_system = messages[0]['role'] == 'system' -%}
+{%- set opening = B_SYS + messages[0]['content'] + E_SYS if has_system else '' -%}
+{%- for message in (messages[1:] if has_system else messages) -%}
+    {%- set asked = loop.index0 % 2 == 0 -%}
+    {%- if message['role'] != ('user' if asked else 'assistant') -%}
+        {{- raise_exception('an optional system message comes first, then user and assistant in turn') -}}
+    {%- elif asked -%}
+        {%- set text = (opening if loop.first else '') + message['content'] -%}
+        {{- bos_token + B_INST + ' ' + text.strip() + ' ' + E_INST -}}
+    {%- else -%}
+        {{- ' ' + message['content'].strip() + ' ' + eos_token -}}
+    {%- endif -%}
+{%- endfor -%}
+"""
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_seq_len: int) -> str | None:
@@ -28,11 +55,17 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer, max_seq_len: int) -> str
     spelled = {name: tokenizer.sp_model.id_to_piece(i) for name, i in special_ids(tokenizer).items()}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast", **{f"{name}_token": piece for name, piece in spelled.items()},
-        "clean_up_tokenization_spaces": False, "model_max_length": max_seq_len,
+        "clean_up_tokenization_spaces": False, "model_max_length": max_seq_len, "chat_template": chat_template(),
     }  # fmt: skip
     for name, said in (("tokenizer.json", as_json(tokenizer, unk)), ("tokenizer_config.json", config)):
         (folder / name).write_text(json.dumps(said, ensure_ascii=False, indent=2), encoding="utf-8")
     return None
+
+
+def chat_template() -> str:
+    """The template, with the tags of `chat` put before it: Jinja writes texts as Python does."""
+    tags = dict(B_INST=B_INST, E_INST=E_INST, B_SYS=B_SYS, E_SYS=E_SYS, TAGS=SPECIAL_TAGS)
+    return "".join(f"{{%- set {name} = {tag!r} -%}}\n" for name, tag in tags.items()) + CHAT_TEMPLATE
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int]:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import textwrap
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -58,6 +59,15 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
     return chosen
 
 
+def leave() -> None:
+    """End this process's part in the ranks, if it has one: every rank calls it once it is done."""
+    if dist.is_initialized():
+        # fairscale's groups first: they would keep gloo's threads alive, and a thread that lets go of a tensor while
+        # Python is being taken down ends the process with SIGABRT.
+        mpu.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
 def patience() -> float:
     """Seconds that a rank waits for the others before it gives up: MINILLAMA_TIMEOUT, or TIMEOUT."""
     said = os.environ.get("MINILLAMA_TIMEOUT") or str(TIMEOUT)
@@ -76,7 +86,7 @@ def explained() -> Iterator[None]:
     except RuntimeError as error:  # torch's DistErrors are RuntimeErrors, and gloo's are nothing more
         if launched_ranks() == 1 or not (isinstance(error, dist.DistError) or GONE.search(str(error))):
             raise
-        me, said = os.environ.get("RANK", "0"), " ".join(str(error).split("\n")[0].split())[:200]
+        me, said = os.environ.get("RANK", "0"), textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...")
         raise LostRanks(
             f"rank {me} lost the others: one of {launched_ranks()} ended, or was silent for {patience():g} s "
             f"(MINILLAMA_TIMEOUT); the rank that failed first says why ({said})"

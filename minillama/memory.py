@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `dtype.itemsize` is nearly all that is needed of torch
     import torch
 
 UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
-BINARY = {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+CGROUP = Path("/sys/fs/cgroup")  # where Linux (cgroup v2) says what a container may take
 # What cuBLAS, NCCL and the pieces between allocations may take on a GPU beside what we count: a guess to the safe side,
 # not yet measured.
 GPU_LIBRARIES = 1_000_000_000
@@ -249,14 +249,30 @@ def free_memory(device: torch.device) -> int | None:
     """Bytes that this process could still take on `device`; None where the system does not say.
 
     On a GPU, what torch has kept for itself and does not use counts as free. On a CPU it is what the system calls
-    available: pages of mapped files are, because they can be read again.
+    available, or what a container's limit leaves where that is less: pages of mapped files are, because they can be
+    read again.
     """
     if device.type == "cuda":
         import torch
 
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
-    return proc_sizes("/proc/meminfo").get("MemAvailable") if device.type == "cpu" else None
+    if device.type != "cpu":
+        return None
+    known = (proc_sizes("/proc/meminfo").get("MemAvailable"), container_room(CGROUP))
+    return min((size for size in known if size is not None), default=None)
+
+
+def container_room(folder: Path) -> int | None:
+    """Bytes that the limit of the container whose cgroup (v2) is `folder` leaves; None where there is no limit."""
+    try:
+        limit, used, counts = ((folder / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+    except OSError:
+        return None
+    if not limit.strip().isdigit():  # "max"
+        return None
+    cached = [int(line.split()[1]) for line in counts.splitlines() if line.startswith(("active_file", "inactive_file"))]
+    return max(int(limit) - int(used) + sum(cached), 0)
 
 
 def share_of_free(device: torch.device) -> int | None:
@@ -289,13 +305,12 @@ def check_build(
 
 
 def parse_size(text: str) -> int:
-    """Bytes of "80GB", "79.6GiB" or "80" (GB). Raises ValueError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    unit = (match[2] or "gb").lower() if match else ""
-    units = {name.lower(): 1000**i for i, name in enumerate(UNITS) if i} | BINARY
-    size = float(match[1]) * units[unit] if match is not None and unit in units else 0.0
+    """Bytes of "80GB", "80G" or "80" (10^9 each), "79.6GiB" or "79.6Gi" (2^30). Raises ValueError for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])(i?)b?)?\s*", text, re.IGNORECASE | re.ASCII)
+    power = " kmgtp".index((match[2] or "g").lower()) if match else 0
+    size = float(match[1]) * (1024 if match[3] else 1000) ** power if match else 0.0
     if not 1 <= size < 2**63:
-        raise ValueError(f"a size of memory is {shown(text)}; expected for instance 80GB, 79.6GiB or 40000MB")
+        raise ValueError(f"a size of memory is {shown(text)}; expected for instance 80GB, 80G, 79.6GiB or 40000MB")
     return int(size)
 
 

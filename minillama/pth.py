@@ -6,11 +6,12 @@ So the pickle is written first, of stand-ins that say what torch's own tensors w
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,9 @@ class Pickler(pickle.Pickler):
 
 
 class PthWriter:
-    """Tensors of these names and shapes, all of `dtype`, given to `write` in their order; then `close`.
+    """Tensors of these names and shapes, all of `dtype`, given to `write` in their order, inside `with`; then `close`.
 
-    A file that was not closed has no index, and no program takes it for whole.
+    A file that was not closed lacks tensors that its pickle names, and no program takes it for whole.
     """
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype):
@@ -60,9 +61,11 @@ class PthWriter:
         }
         pickled = io.BytesIO()
         Pickler(pickled, protocol=2).dump(tensors)
-        self.file = torch._C.PyTorchFileWriter(str(path))  # puts each record where a mapped tensor may begin
-        self._record("data.pkl", pickled.getvalue())
-        self._record("byteorder", sys.byteorder.encode())
+        self.path = path
+        self.disk = path.open("wb")  # torch opens files as well, but does not say why one cannot be written
+        self.file = torch._C.PyTorchFileWriter(self.disk)  # puts each record where a mapped tensor may begin
+        self._record("data.pkl", pickled.getvalue(), pickled.tell())
+        self._record("byteorder", sys.byteorder.encode(), len(sys.byteorder))
 
     def write(self, tensor: torch.Tensor) -> None:
         if tuple(tensor.shape) != self.shapes[self.written]:
@@ -71,13 +74,49 @@ class PthWriter:
         storage = whole.untyped_storage()
         if storage.nbytes() != whole.nbytes:  # a part of something larger
             storage = whole.clone().untyped_storage()
-        self.file.write_record(f"data/{self.written}", storage, whole.nbytes)  # type: ignore[arg-type]
+        self._record(f"data/{self.written}", storage, whole.nbytes)
         self.written += 1
 
     def close(self) -> None:
         if self.written != len(self.shapes):
             raise ValueError(f"{self.written} tensors were written; expected {len(self.shapes)}")
-        self.file.write_end_of_file()
+        with naming(self.path):
+            self.file.write_end_of_file()
+            self.disk.close()
 
-    def _record(self, name: str, content: bytes) -> None:
-        self.file.write_record(name, content, len(content))
+    def __enter__(self) -> PthWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # What is not ended is ended by torch's destructor; if that meets an error, it ends the process.
+        with contextlib.suppress(RuntimeError, OSError, ValueError):
+            self.file.write_end_of_file()
+        with contextlib.suppress(OSError):
+            self.disk.close()
+
+    def _record(self, name: str, content: Any, size: int) -> None:
+        try:
+            with naming(self.path):
+                self.file.write_record(name, content, size)
+        except BaseException:
+            self.__exit__()
+            raise
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file's name on what the system says of a write, which leaves it out."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """`torch.save`, and where the file cannot be written, the system's reason instead of torch's frames."""
+    with naming(path), path.open("wb") as file:
+        try:
+            torch.save(tensors, file)
+        except RuntimeError as error:
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None

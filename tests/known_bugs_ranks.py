@@ -35,7 +35,7 @@ def main(work: Path) -> None:
     print(f"rank {parallel.rank()} can be heard", flush=True)
     torch.save(results, work / f"rank{parallel.rank()}.pt")
     dist.barrier()
-    dist.destroy_process_group()
+    launch.leave()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from ranks import CountedCalls, generation_case
 
 from minillama import KVCache, Llama, Transformer, launch, memory, parallel
@@ -138,4 +137,4 @@ if __name__ == "__main__":
         main()
     result = answers(sys.argv[1])
     torch.save(result, Path(sys.argv[2]) / f"{os.environ['RANK']}.pt")
-    dist.destroy_process_group()
+    launch.leave()

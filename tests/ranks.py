@@ -64,8 +64,7 @@ def _be_rank(rank: int, n: int, port: int, folder: str, function: Callable[..., 
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
     torch.save(function(*args), Path(folder) / f"{rank}.pt")
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    launch.leave()
 
 
 def filled(rows: Rows, filler: int) -> torch.Tensor:

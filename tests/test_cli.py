@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from typer.testing import CliRunner
 
 from minillama import Llama, ModelArgs, Transformer, __version__, cli
 from minillama.chat import SPECIAL_TAGS, encode_dialog
+from minillama.generation import Piece
+from minillama.launch import LostRanks
 from minillama.memory import kv_cache_bytes, weight_bytes
 
 REPO = Path(__file__).resolve().parents[1]
@@ -572,6 +575,24 @@ def test_an_error_that_only_another_rank_has_is_told_with_its_rank(monkeypatch):
     monkeypatch.setattr(cli, "GIVE_WAY", 0.0)
     line = fail("info", "--ckpt-dir", "no/such/folder", env={"RANK": "1", "WORLD_SIZE": "2"})
     assert line.startswith("rank 1: no folder")
+
+
+@pytest.mark.parametrize("command", [("complete", "Once"), ("chat", "--message", "Hi")], ids=lambda args: args[0])
+def test_an_error_in_the_middle_of_a_story_begins_a_line_of_its_own(ckpt, llama, monkeypatch, command):
+    def breaking(*_, **__):
+        yield Piece(" upon", [5], None)
+        raise LostRanks("the others are gone")
+
+    told = SimpleNamespace(model=llama.model, tokenizer=llama.tokenizer, stream_text=breaking, stream_chat=breaking)
+    monkeypatch.setattr(cli, "_build", lambda *_: told)
+    monkeypatch.setattr(cli, "GIVE_WAY", 0.0)
+    said = f"{'Once' * (command[0] == 'complete')} upon\n"
+    for rank, begins, shown in (("0", "minillama: error: ", said), ("1", "\nminillama: error: rank 1: ", "")):
+        result = run(*command, "--ckpt-dir", ckpt, env={"RANK": rank, "WORLD_SIZE": "2"})
+        assert (result.exit_code, result.stdout) == (2, shown)
+        assert result.stderr == f"{begins}the others are gone\n"
+        silent = run(*command, "--ckpt-dir", ckpt, "--json", env={"RANK": rank, "WORLD_SIZE": "2"})
+        assert (silent.stdout, silent.stderr) == ("", result.stderr.lstrip("\n"))
 
 
 @posix_only

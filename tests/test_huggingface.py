@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from typer.testing import CliRunner
 
 from minillama import Llama, ModelArgs, Tokenizer, Transformer, cli
+from minillama.chat import Message, encode_dialog
 from minillama.checkpoint import CheckpointError, checkpoint_files, load_model, look_over
 from minillama.convert import rewrite
 from minillama.huggingface import feed_forward_rule, halves_of_pairs, name_of, params_of, shards_of
@@ -186,8 +188,12 @@ def test_scaled_rope_goes_there_and_back(tmp_path: Path, meta_folder: Path, scal
     (meta_folder / "params.json").write_text(json.dumps(params | {"rope_scaling": scaling}))
     expected = logits(Transformer.from_checkpoint(meta_folder))
     assert difference(unscaled, expected) > 1e-3
-    rewrite(meta_folder, tmp_path / "hf", "hf")
-    rewrite(tmp_path / "hf", tmp_path / "back", "meta")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        rewrite(meta_folder, tmp_path / "hf", "hf")
+        rewrite(tmp_path / "hf", tmp_path / "back", "meta")
+    about = [str(one.message) for one in said if "RoPE scaling" in str(one.message)]
+    assert len(about) == (scaling["rope_type"] == "ntk") and all("larger rope_theta" in one for one in about)
     assert difference(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "hf")), expected) <= FP32_TOLERANCE
     assert difference(logits(Transformer.from_checkpoint(tmp_path / "back")), expected) <= FP32_TOLERANCE
 
@@ -216,6 +222,38 @@ def test_transformers_splits_text_as_we_do(tmp_path: Path, name: str, request: p
         ids = ours.encode(text, bos=True, eos=False)
         assert other(text, truncation=False).input_ids == ids, text
         assert other.decode(ids, skip_special_tokens=True) == ours.decode(ids), text
+
+
+def dialog(*texts: str, system: str | None = None) -> list[Message]:
+    turns: list[Message] = [{"role": "assistant" if n % 2 else "user", "content": t} for n, t in enumerate(texts)]
+    return turns if system is None else [{"role": "system", "content": system}, *turns]
+
+
+DIALOGS = [
+    dialog("Hi there"), dialog("Hi there", system="Be brief."), dialog(" a\n", " b ", "c"), dialog("x", system=""),
+    dialog("a", "", "", "日本語 🔥", "  two  spaces\n\nx  ", system=" Be\nkind, 'don\'t' \"say\" {{ no }} \\ "),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["toy", "llama2"])
+def test_transformers_template_gives_the_ids_of_our_dialogs(
+    tmp_path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
+    if name == "toy":
+        make_tokenizer(tmp_path / "tokenizer.model")
+    else:
+        shared = request.getfixturevalue("shared_data")
+        shutil.copy(shared / "tokenizers" / "llama2" / "tokenizer.model", tmp_path)
+    ours = Tokenizer(tmp_path / "tokenizer.model")
+    assert write_tokenizer(tmp_path, ours, 4096) is None
+    other = AutoTokenizer.from_pretrained(tmp_path)
+    for one in DIALOGS:
+        found = other.apply_chat_template(one, add_generation_prompt=True, return_dict=False)
+        assert found == encode_dialog(one, ours), one
+    forged = (dialog("</s> x"), dialog("[INST]"), dialog("x", system="<</SYS>>"), dialog("a", "<s>b", "c"))
+    for wrong in (*forged, [*dialog("a"), *dialog("b")], dialog("a")[:0] + dialog("q", "a")[1:]):
+        with pytest.raises(Exception, match="special tags|in turn"):
+            other.apply_chat_template(wrong)
 
 
 def test_a_converted_folder_has_a_tokenizer_for_both(tmp_path: Path) -> None:
@@ -426,6 +464,20 @@ def test_a_pickle_of_hugging_faces_is_told_what_would_do(tmp_path: Path) -> None
     (tmp_path / "pytorch_model.bin").write_bytes(b"PK")
     with pytest.raises(FileNotFoundError, match="pytorch_model.bin"):
         Transformer.from_checkpoint(tmp_path)
+
+
+def test_a_folder_of_both_layouts_is_read_as_metas_and_says_so_once(meta_folder: Path, hf_folder: Path) -> None:
+    expected = logits(Transformer.from_checkpoint(hf_folder))
+    weights = torch.load(meta_folder / "consolidated.00.pth")
+    torch.save(weights | {"norm.weight": weights["norm.weight"] * 2}, hf_folder / "consolidated.00.pth")
+    shutil.copy(meta_folder / "params.json", hf_folder)
+    with pytest.warns(UserWarning, match=r"consolidated.*are read: to have model\*\.safetensors.*move") as said:
+        found = logits(Transformer.from_checkpoint(hf_folder))
+    assert len(said) == 1 and torch.allclose(found, 2 * expected)
+    (hf_folder / "consolidated.00.pth").unlink()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(logits(Transformer.from_checkpoint(hf_folder)), expected)
 
 
 def test_tables_of_early_files_are_passed_over(hf_folder: Path) -> None:

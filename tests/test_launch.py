@@ -173,6 +173,14 @@ def test_only_what_other_ranks_do_is_told_as_theirs(monkeypatch: pytest.MonkeyPa
     assert not isinstance(alone.value, launch.LostRanks)
 
 
+def test_a_long_reason_is_cut_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(launch.LostRanks) as caught, launch.explained():
+        raise RuntimeError("Connection closed by peer " + "elsewhere " * 100)
+    said = str(caught.value)
+    assert said.endswith(" elsewhere ...)") and len(said) < 500
+
+
 def test_a_lost_rank_is_one_line_on_the_command_line() -> None:
     assert cli._mendable(launch.LostRanks("rank 0 lost\nthe others")) == "rank 0 lost the others"
 

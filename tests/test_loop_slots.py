@@ -27,7 +27,7 @@ from minillama.teach import own, slots
 from minillama.teach.exercise import exercises
 from minillama.teach.loop import made_of
 from minillama.teach.own import parts_of, progress, promote_mine, whole_source
-from minillama.teach.slots import EVERY, LOOP, PartError
+from minillama.teach.slots import LOOP, SLOTS, PartError
 from minillama.teach.swap import swapped
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -274,7 +274,7 @@ def test_rows_draw_from_their_own_numbers_alone_or_together(llama: Llama) -> Non
 def test_with_pieces_of_the_model_beside_them(llama: Llama) -> None:
     ours = answers(llama)
     worked = own.worked(loop=True)
-    assert worked.keys() == EVERY.keys() and LOOP.keys().isdisjoint(own.worked())
+    assert worked.keys() == (SLOTS | LOOP).keys() and LOOP.keys().isdisjoint(own.worked())
     with swapped(**worked):
         assert same(answers(llama), ours)
     with swapped(Transformer=AnotherTransformer, **RIGHT):

@@ -182,13 +182,17 @@ def test_without_a_budget_nothing_is_said_about_fitting() -> None:
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("80GB", 80 * 10**9), ("80", 80 * 10**9), ("79.6 GiB", int(79.6 * 2**30)), ("40000mb", 40 * 10**9)],
+    [("79.6 GiB", int(79.6 * 2**30)), ("40000mb", 40 * 10**9), ("8k", 8000), ("1TiB", 2**40)]
+    + [(text, 80 * 10**9) for text in ("80", "80G", "80g", "80GB", "80gb", " 80 GB ")]
+    + [(text, 80 * 2**30) for text in ("80Gi", "80gi", "80GiB", "80 GIB")],
 )
 def test_sizes_of_memory_as_people_write_them(text: str, size: int) -> None:
     assert memory.parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "eighty", "80 bananas", "-1GB", "0GB", "1e3GB", "80GBs"])
+@pytest.mark.parametrize(
+    "text", ["", "eighty", "80 bananas", "-1GB", "0GB", "1e3GB", "80GBs", "80i", "80iB", "80B", "80bG"]
+)
 def test_other_sizes_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match="80GB"):
         memory.parse_size(text)
@@ -323,6 +327,31 @@ def test_on_a_gpu_the_driver_is_asked_and_what_torch_keeps_unused_counts_as_free
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2_000)
     assert memory.free_memory(torch.device("cuda", 0)) == 13_000
+
+
+def cgroup(folder: Path, limit: str, used: int, cached: int) -> Path:
+    for name, said in (("max", limit), ("current", used), ("stat", f"anon 7\nactive_file {cached}\ninactive_file 3\n")):
+        (folder / f"memory.{name}").write_text(f"{said}\n")
+    return folder
+
+
+def test_in_a_container_its_limit_says_what_is_free_where_that_is_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = torch.device("cpu")
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "proc_sizes", lambda path: {"MemAvailable": 10_000})
+    assert memory.free_memory(cpu) == 10_000  # no container
+    cgroup(tmp_path, "9000", 4000, 500)
+    assert memory.free_memory(cpu) == 9000 - 4000 + 500 + 3  # pages of files can be read again
+    cgroup(tmp_path, "90000", 4000, 500)
+    assert memory.free_memory(cpu) == 10_000
+    cgroup(tmp_path, "max", 4000, 500)
+    assert memory.free_memory(cpu) == 10_000
+    cgroup(tmp_path, "3000", 4000, 0)
+    assert memory.free_memory(cpu) == 0
+    monkeypatch.setattr(memory, "proc_sizes", lambda path: {})  # a system that does not say
+    assert memory.free_memory(cpu) == 0
 
 
 def test_ranks_on_one_machine_share_what_its_processors_have(

@@ -9,6 +9,7 @@ from typing import Any
 
 import misconceptions
 import pytest
+import torch
 
 from minillama.teach.exercise import Exercise, exercises
 
@@ -98,7 +99,16 @@ def test_the_hints_lead_to_the_worked_answer(exercise: Exercise) -> None:
     texts = [repr(exercise.hint(number)) for number in range(1, len(exercise.hints) + 1)]
     assert len(set(texts)) == len(texts)
     assert f"def {exercise.answer.__name__}" in repr(exercise.hint(len(texts) + 1))
-    assert exercise.answer.__name__ == exercise.name
+
+
+def _spoiled(keys: torch.Tensor, values: torch.Tensor, xk: torch.Tensor, xv: torch.Tensor, _: torch.Tensor) -> None:
+    xk.zero_()
+
+
+def test_only_what_was_returned_is_counted_and_not_the_arguments_that_were_changed() -> None:
+    remember = EXERCISES["remember"]
+    assert "it returned 3 things; expected 2." in remember(lambda *args: (*remember.answer(*args), 3)).says
+    assert "it returned nothing; expected 2." in remember(_spoiled).says
 
 
 def test_the_course_has_sixty_wrong_answers_to_tell_apart() -> None:

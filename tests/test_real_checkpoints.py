@@ -153,6 +153,25 @@ def test_a_missing_last_file_is_named_as_missing(tmp_path: Path, embedding: int)
         load_model(folder)
 
 
+def test_one_file_of_several_is_counted_as_one(tmp_path: Path) -> None:
+    args = shape()
+    folder = write(tmp_path / "folder", args, random_weights(args), 2)
+    (folder / "consolidated.00.pth").unlink()
+    with pytest.raises(CheckpointError, match=r"has 1 file and lacks consolidated\.00\.pth"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(("zipped", "kept"), [(True, 0.999), (True, 0.5), (True, 0.0001), (False, 0.999), (False, 0.5)])
+def test_a_file_cut_short_is_said_to_be_in_a_whole_sentence(tmp_path: Path, zipped: bool, kept: float) -> None:
+    args = shape()
+    folder = write(tmp_path / "folder", args, random_weights(args), 1)
+    file = folder / "consolidated.00.pth"
+    torch.save(torch.load(file), file, _use_new_zipfile_serialization=zipped)  # the other kind is from before 1.6
+    os.truncate(file, int(file.stat().st_size * kept))
+    with pytest.raises(CheckpointError, match=r"it is cut short or damaged \([^()]+\); download it again$"):
+        load_model(folder)
+
+
 def test_heads_that_ranks_cannot_share_are_an_error_that_names_what_would_do(tmp_path: Path) -> None:
     args = shape(12, 4)
     folder = write(tmp_path / "folder", args, random_weights(args), 1)

@@ -28,6 +28,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import fast_in_ranks, level, run_ranks
 from torch import nn
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._inductor.compile_fx import compile_fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from toys import make_checkpoint
 from watching import Op, Watch, difference, memory, readers
@@ -35,6 +37,7 @@ from watching import Op, Watch, difference, memory, readers
 from minillama import KVCache, Llama, ModelArgs, SamplingParams, Transformer, packed
 from minillama import generation as generation_module
 from minillama.decode import Row, Step, close_ranks, decode, decode_step
+from minillama.generation import compiled_step
 from minillama.packed import FULL_ROWS, PackedLinear, PackedProduct, has_kernel, pack
 from minillama.sampling import Sampler, distribution, draw, penalize
 from minillama.storyteller import demo_dir
@@ -514,6 +517,34 @@ def test_the_compiler_makes_one_graph_for_each_window(sayer: Transformer, fresh_
     assert 2 <= counters["stats"]["unique_graphs"] <= 3  # from the second on, a graph may stand for several
     with torch._dynamo.config.patch(error_on_recompile=True):
         assert told(step) == told(None)
+
+
+def test_what_a_compiled_step_writes_to_is_known_to_stay_where_it_is(
+    sayer: Transformer, fresh_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or else torch records no CUDA graph of it. Looked at where inductor would decide; no code is made."""
+    seen: list[tuple[set[int], set[int]]] = []
+
+    def looked_at(gm: torch.fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Any:
+        given = {node: i for i, node in enumerate(gm.graph.find_nodes(op="placeholder"))}
+        written = {
+            given[node.args[0]]
+            for node in gm.graph.nodes
+            if node.op == "call_function" and "copy_" in str(node.target) and node.args[0] in given
+        }
+        seen.append((written, set(how["static_input_idxs"])))
+        return make_boxed_func(gm.forward)
+
+    real = torch.compile
+    backend = functools.partial(compile_fx, inner_compile=looked_at)
+    monkeypatch.setattr(torch, "compile", lambda f, mode, **options: real(f, backend=backend, **options))
+    step = compiled_step()
+    with torch.no_grad():
+        for _ in decode(sayer, [Row([7] * 5, 6), Row([3], 6)], greedily, (), step=step):
+            pass
+    [(written, static)] = seen
+    assert len(written) == 2 * sayer.args.n_layers  # keys and values of each layer
+    assert written <= static
 
 
 @torch.no_grad()

@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from minillama.teach.slots import blame
+from minillama.teach.slots import Function, blame, misfit
 
-Function = Callable[..., Any]
 MOST_NUMBERS = 64  # in a table of what was wanted and what came
+COLORS = {"green": "#228833", "red": "#cc6677", "grey": "#888888"}
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Outcome:
     value: Any = None
     error: BaseException | None = None
     changed: list[int] = field(default_factory=list)  # arguments that are not what they were
+    left: list[Any] = field(default_factory=list)  # what else it left behind, where that counts as well
 
 
 @dataclass
@@ -61,9 +62,14 @@ class Attempt:
 
     function: Function
     cases: list[Case]
-    expected: list[Any]
+    expected: list[Outcome]
     outcomes: list[Outcome]
     failed: list[int]  # numbers of the cases that went wrong
+
+    def pairs(self, i: int) -> list[tuple[Any, Any]]:
+        """What came of case i and what was wanted, piece by piece."""
+        got, want = self.outcomes[i], self.expected[i]
+        return [*zip(flat(got.value), flat(want.value)), *zip(flat(got.left), flat(want.left))]
 
 
 @dataclass
@@ -76,11 +82,7 @@ class Exercise:
     remark: looks at a right answer, and returns None or something to know about it.
     """
 
-    name: str
     number: str  # "2.1"
-    title: str
-    signature: str
-    minutes: int
     hints: tuple[str, ...]
     answer: Function
     expected: Function
@@ -90,6 +92,18 @@ class Exercise:
     in_place: bool = False
     remark: Callable[[Function], str | None] | None = None
     also: Callable[[Function], str | None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self.answer.__name__
+
+    @property
+    def names(self) -> list[str]:
+        return list(inspect.signature(self.answer).parameters)
+
+    @property
+    def signature(self) -> str:
+        return f"{self.name}({', '.join(self.names)})"
 
     @property
     def chapter(self) -> int:
@@ -116,21 +130,15 @@ class Exercise:
     def _look(self, function: Any) -> Verdict:
         if not callable(function):
             return self._no("not a function", f"This is {shown(function)}; expected the function {self.signature}.")
-        wanted = self.signature.partition("(")[2].rstrip(")").split(", ")
-        try:
-            inspect.signature(function).bind(*wanted)
-        except TypeError:
-            own = f"{getattr(function, '__name__', 'yours')}{inspect.signature(function)}"
+        if own := misfit(function, self.names):
             return self._no("signature", f"Yours is {own}, and it will be called as {self.signature}.")
-        except ValueError:
-            pass  # a builtin has no signature to look at
         attempt = self.attempt(function)
         if is_stub(attempt.outcomes):
             return Verdict(self, None, "stub", "not yet: it returns nothing so far (printing is not returning).")
         if not attempt.failed:
             changed = next((o for o in attempt.outcomes if o.changed), None)
             if changed is not None and not self.in_place:
-                name = wanted[changed.changed[0]]
+                name = self.names[changed.changed[0]]
                 text = f"The result is right, but `{name}` was changed on the way; its owner still needs it."
                 return self._no("changes its argument", text)
             wrong = self.also(function) if self.also is not None else None
@@ -143,9 +151,9 @@ class Exercise:
 
     def attempt(self, function: Function) -> Attempt:
         cases = self.cases()
-        expected = [self._once(self.expected, case).value for case in cases]
+        expected = [self._once(self.expected, case) for case in cases]
         outcomes = [self._once(function, case) for case in cases]
-        failed = [i for i, (o, e) in enumerate(zip(outcomes, expected)) if not self._same(o, Outcome(e))]
+        failed = [i for i, (o, e) in enumerate(zip(outcomes, expected)) if not self._same(o, e)]
         return Attempt(function, cases, expected, outcomes, failed)
 
     def _once(self, function: Function, case: Case) -> Outcome:
@@ -156,31 +164,23 @@ class Exercise:
         except Exception as error:
             return Outcome(error=error)
         changed = [i for i, (a, b) in enumerate(zip(args, case.args)) if not equal(a, b, 0.0)]
-        if self.in_place:
-            tensors = [a for a in args if isinstance(a, torch.Tensor)]
-            value = None if (value is None or value is ...) and not changed else (value, *tensors)
-        return Outcome(value, changed=changed)
+        return Outcome(value, changed=changed, left=args if self.in_place else [])
 
     def _same(self, a: Outcome, b: Outcome) -> bool:
         if a.error is not None or b.error is not None:
             return type(a.error) is type(b.error)
-        return equal(a.value, b.value, self.tolerance)
+        return equal(a.value, b.value, self.tolerance) and equal(a.left, b.left, self.tolerance)
 
     def _diagnosed(self, attempt: Attempt) -> Verdict:
-        best: tuple[int, Mistake] | None = None
-        for mistake in self.mistakes:
-            explains = self._explains(mistake, attempt)
-            # One case in many may agree by chance: a mistake has to explain half of what is wrong.
-            if 2 * explains >= len(attempt.failed) and explains and (best is None or explains > best[0]):
-                best = explains, mistake
-        first = attempt.failed[0]
-        if best is None:
-            return self._no("unknown", self._difference(attempt, first), self._table(attempt, first))
-        explained, mistake = best
-        more = ""
-        if explained < len(attempt.failed):
-            more = " That explains some of what is wrong; look again when it is mended."
-        return self._no(mistake.name, mistake.says + more, self._table(attempt, first))
+        explained = [self._explains(mistake, attempt) for mistake in self.mistakes]
+        most, first = max(explained), attempt.failed[0]
+        table = self._table(attempt, first)
+        # One case in many may agree by chance: a mistake has to explain half of what is wrong.
+        if 2 * most < len(attempt.failed):
+            return self._no("unknown", self._difference(attempt, first), table)
+        mistake = self.mistakes[explained.index(most)]
+        some = " That explains some of what is wrong; look again when it is mended."
+        return self._no(mistake.name, mistake.says + some * (most < len(attempt.failed)), table)
 
     def _explains(self, mistake: Mistake, attempt: Attempt) -> int:
         """In how many of the failed cases `mistake` does what the attempt did; 0 if it does not fit the others."""
@@ -190,7 +190,7 @@ class Exercise:
         for i, case in enumerate(attempt.cases):
             wrong = self._once(mistake.wrong, case)  # type: ignore[arg-type]
             if i not in attempt.failed:
-                if not self._same(wrong, Outcome(attempt.expected[i])):
+                if not self._same(wrong, attempt.expected[i]):
                     return 0  # whoever had this idea would have failed here, too
                 continue
             outcome = attempt.outcomes[i]
@@ -204,31 +204,31 @@ class Exercise:
 
     def _difference(self, attempt: Attempt, i: int) -> str:
         """What is wrong with case i, where no known mistake explains it."""
-        about, outcome, wanted = attempt.cases[i].about, attempt.outcomes[i], attempt.expected[i]
+        about, outcome = attempt.cases[i].about, attempt.outcomes[i]
         if outcome.error is not None:
             return f"For {about} it stopped with {blame(outcome.error, attempt.function)}.{advice(outcome.error)}"
-        got, want = flat(outcome.value), flat(wanted)
-        if len(got) != len(want):
-            return f"For {about} it returned {len(got)} things; expected {len(want)}."
-        for g, w in zip(got, want):
-            if isinstance(w, torch.Tensor) and not isinstance(g, torch.Tensor):
-                return f"For {about} it returned {shown(g)}; expected a tensor."
-            if isinstance(g, torch.Tensor) and isinstance(w, torch.Tensor):
-                if g.shape != w.shape:
-                    return f"For {about} the shape is {tuple(g.shape)}; expected {tuple(w.shape)}."
-                if g.dtype != w.dtype:
-                    return f"For {about} the dtype is {g.dtype}; expected {w.dtype}."
-                if not equal(g, w, self.tolerance):
-                    return f"For {about} {_worst(g, w)}."
-            elif not equal(g, w, self.tolerance):
-                return f"For {about} it returned {shown(g)}; expected {shown(w)}."
+        got, want = len(flat(outcome.value)), len(flat(attempt.expected[i].value))
+        if got != want:
+            things = "nothing" if outcome.value is None else f"{got} things"
+            return f"For {about} it returned {things}; expected {want}."
+        for g, w in attempt.pairs(i):
+            if equal(g, w, self.tolerance):
+                continue
+            if not isinstance(g, torch.Tensor) or not isinstance(w, torch.Tensor):
+                wanted = "a tensor" if isinstance(w, torch.Tensor) else shown(w)
+                return f"For {about} it returned {shown(g)}; expected {wanted}."
+            if g.shape != w.shape:
+                return f"For {about} the shape is {tuple(g.shape)}; expected {tuple(w.shape)}."
+            if g.dtype != w.dtype:
+                return f"For {about} the dtype is {g.dtype}; expected {w.dtype}."
+            return f"For {about} {_worst(g, w)}."
         return f"For {about} the result is not what was expected."
 
     def _table(self, attempt: Attempt, i: int) -> str:
         """Wanted and yours, side by side, where they are small enough to read."""
         if attempt.outcomes[i].error is not None:
             return ""
-        for g, w in zip(flat(attempt.outcomes[i].value), flat(attempt.expected[i])):
+        for g, w in attempt.pairs(i):
             if isinstance(g, torch.Tensor) and isinstance(w, torch.Tensor) and not equal(g, w, self.tolerance):
                 if max(g.numel(), w.numel()) <= MOST_NUMBERS:
                     return _side_by_side(w, g, attempt.cases[i].about)
@@ -264,21 +264,18 @@ class Verdict:
         e = self.exercise
         lines = [f"{e.number} {e.name}: {self.says}"]
         if self.ok is None:
-            lines += [f"Hint 1 of {len(e.hints)}: {e.hints[0]}", f"The next one: check.{e.name}.hint(2)"]
+            lines += [e.hint(1).text, f"The next one: check.{e.name}.hint(2)"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         e = self.exercise
-        sign, color = {True: ("✓", "#228833"), False: ("✗", "#cc6677"), None: ("○", "#888888")}[self.ok]
-        body = (
-            f'<div style="border-left:4px solid {color};padding:.2em 0 .2em .8em;margin:.4em 0">'
-            f"<b>{sign} {e.number} {e.name}</b>: {marked(self.says)}{self.table}"
-        )
+        sign, color = {True: ("✓", "green"), False: ("✗", "red"), None: ("○", "grey")}[self.ok]
+        page = f"<b>{sign} {e.number} {e.name}</b>: {marked(self.says)}{self.table}"
         if self.ok is None:
-            body += folded(e)
+            page += folded(e)
         elif not self.ok:
-            body += f"<details><summary>hints</summary>{folded(e)}</details>"
-        return body + "</div>"
+            page += f"<details><summary>hints</summary>{folded(e)}</details>"
+        return framed(color, page, "padding:.2em 0 .2em .8em;margin:.4em 0")
 
 
 def folded(e: Exercise) -> str:
@@ -295,7 +292,7 @@ def is_stub(outcomes: Sequence[Outcome]) -> bool:
     """Whether nothing was written yet: `...`, `pass`, `return None` or `raise NotImplementedError`."""
     return all(
         (type(o.error) is NotImplementedError and _raised_on_purpose(o.error))
-        or (o.error is None and (o.value is None or o.value is ...))
+        or (o.error is None and (o.value is None or o.value is ...) and not (o.left and o.changed))
         for o in outcomes
     )
 
@@ -354,19 +351,21 @@ def _equal(x: Any, y: Any, tolerance: float) -> bool:
             return torch.equal(x, y)
         if x.dtype in (torch.bfloat16, torch.float16) and tolerance:
             tolerance = max(tolerance, 2 * torch.finfo(x.dtype).eps)
-        x, y = (v.detach().to(torch.complex128 if v.is_complex() else torch.float64) for v in (x, y))
+        x, y = _wide(x), _wide(y)
         finite = y.abs()[torch.isfinite(y.abs())]
         largest = float(finite.max()) if finite.numel() else 0.0
         return torch.allclose(x, y, rtol=0, atol=tolerance * max(largest, 1e-6), equal_nan=True)
     if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
         return False
-    if isinstance(y, bool) or isinstance(x, bool):
+    if isinstance(x, bool) or isinstance(y, bool) or callable(x) or callable(y):
         return x is y
     if isinstance(y, float) and isinstance(x, (int, float)):
         return abs(x - y) <= max(tolerance, 1e-12) * max(abs(y), 1e-12) or (x != x and y != y)
-    if callable(y) or callable(x):
-        return x is y
     return type(x) is type(y) and bool(x == y)
+
+
+def _wide(t: torch.Tensor) -> torch.Tensor:
+    return t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
 
 
 def source_of(function: Function) -> str:
@@ -390,12 +389,16 @@ def marked(text: str) -> str:
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
+def framed(color: str, page: str, room: str = "padding-left:.8em") -> str:
+    """`page`, which is HTML, behind a bar in one of COLORS."""
+    return f'<div style="border-left:4px solid {COLORS[color]};{room}">{page}</div>'
+
+
 def _worst(g: torch.Tensor, w: torch.Tensor) -> str:
     """Where two tensors of one shape differ most, in words."""
     if not g.numel():
         return "the results differ"
-    kind = torch.complex128 if g.is_complex() else torch.float64
-    off = (g.detach().to(kind) - w.detach().to(kind)).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
+    off = (_wide(g) - _wide(w)).abs().nan_to_num(nan=float("inf"), posinf=float("inf"))
     place = [int(i) for i in torch.unravel_index(off.argmax(), off.shape)]
     at = f" at {place}" if place else ""
     return f"yours{at} is {g[tuple(place)].item():.6g}, and {w[tuple(place)].item():.6g} was expected"
@@ -403,8 +406,8 @@ def _worst(g: torch.Tensor, w: torch.Tensor) -> str:
 
 def _side_by_side(wanted: torch.Tensor, yours: torch.Tensor, about: str) -> str:
     tables = "".join(
-        f'<div style="display:inline-block;margin-right:2em;vertical-align:top"><i>{title}</i>{_grid(t, other)}</div>'
-        for title, t, other in (("wanted", wanted, wanted), ("yours", yours, wanted))
+        f'<div style="display:inline-block;margin-right:2em;vertical-align:top"><i>{title}</i>{_grid(t, wanted)}</div>'
+        for title, t in (("wanted", wanted), ("yours", yours))
     )
     return f'<div style="margin:.4em 0">for {html.escape(about)}:<br>{tables}</div>'
 
@@ -418,10 +421,10 @@ def _grid(t: torch.Tensor, wanted: torch.Tensor) -> str:
         cells += "<tr>"
         for c, number in enumerate(row):
             same = right is not None and equal(number, right[r, c].to(number.dtype), 1e-4)
-            frame = "1px solid transparent" if same else "1px solid #cc6677"
+            color = "transparent" if same else COLORS["red"]
             value = number.item()
-            text = f"{value:.3g}" if not isinstance(value, (bool, int)) else str(value)
-            cells += f'<td style="border:{frame};text-align:right;padding:.1em .4em">{text}</td>'
+            text = str(value) if isinstance(value, int) else f"{value:.3g}"
+            cells += f'<td style="border:1px solid {color};text-align:right;padding:.1em .4em">{text}</td>'
         cells += "</tr>"
     return f'<table style="font-size:.9em">{cells}</table>'
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import ipywidgets as widgets
@@ -42,7 +44,8 @@ class Explorer(widgets.VBox):
 
     def _moved(self, _: Any) -> None:
         try:
-            self.view.value = self._drawn().page()
+            with _without_pauses():
+                self.view.value = self._drawn().page()
             self.message.value = ""
         except Exception as error:  # a widget's callback has nowhere else to say it
             at = ", ".join(f"{name} = {value!r}" for name, value in self.values().items())
@@ -53,6 +56,20 @@ class Explorer(widgets.VBox):
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
         picture, alt = self.first._repr_mimebundle_()
         return {**data, **picture}, {**metadata, **alt}
+
+
+@contextmanager
+def _without_pauses() -> Iterator[None]:
+    """No garbage collection in here, which looks at all that PyTorch has for a quarter of a second; what is left
+    behind in here, a picture's thousands of parts, goes at the end."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+            gc.collect(0)  # the young: these are all
 
 
 def explore(draw: Callable[..., Picture], **controls: Any) -> Explorer:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import base64
 import html
 import io
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.markers import TICKDOWN, TICKLEFT, MarkerStyle
 from PIL import Image
 
 QUERY = "#4477aa"  # blue
@@ -64,6 +67,13 @@ class Picture(Figure):
         return {"text/html": self.page(png), "image/png": png, "text/plain": f"<picture: {self.alt}>"}, {}
 
 
+class _Quick(Axes):
+    """Axes whose title stands above them at once: to look for a free place takes a tenth of the time of drawing."""
+
+    def set_title(self, label: str, *args: Any, **options: Any) -> Any:
+        return super().set_title(label, *args, **{"y": 1.0, **options})
+
+
 def picture(
     rows: int = 1,
     columns: int = 1,
@@ -83,9 +93,12 @@ def picture(
         raise ValueError("a picture needs alt: what someone who cannot see it should know")
     fig = Picture(figsize=(width, height), layout="constrained" if margins is None else None, facecolor="white")
     fig.alt = alt
-    axes = fig.subplots(rows, columns, **options)
+    fig.set_dpi(DPI)
+    FigureCanvasAgg(fig)  # which measures texts
     if margins is not None:
+        options["subplot_kw"] = {"axes_class": _Quick, **options.get("subplot_kw", {})}
         fig.subplots_adjust(**margins)
+    axes = fig.subplots(rows, columns, **options)
     for ax in [axes] if isinstance(axes, Axes) else axes.flat:
         clean(ax)
     return fig, axes
@@ -101,6 +114,29 @@ def clean(ax: Axes) -> Axes:
     ax.xaxis.label.set_fontsize(10)
     ax.yaxis.label.set_fontsize(10)
     return ax
+
+
+def ticks(
+    ax: Axes, which: Literal["x", "y"], places: Sequence[float], labels: Sequence[str], marks: bool = True, **text: Any
+) -> None:
+    """Labels, and marks if wanted, at places on one axis, all of them in view; the axis label keeps clear of them.
+
+    They look like matplotlib's and take less than half the time: for sliders, with their margins given.
+    """
+    axis, length = (ax.xaxis if which == "x" else ax.yaxis), 3.5 * marks
+    axis.set_ticks([])
+    across = ax.get_xaxis_text1_transform if which == "x" else ax.get_yaxis_text1_transform
+    transform, va, ha = across(length + 3.5)
+    text = {"transform": transform, "va": va, "ha": ha, "fontsize": 9, "color": INK, **text}
+    at = [(place, 0.0) if which == "x" else (0.0, place) for place in places]
+    drawn = [ax.text(x, y, label, **text) for (x, y), label in zip(at, labels)]
+    if marks:
+        line = Line2D(*zip(*at), linestyle="", color=INK, markersize=length, markeredgewidth=0.8, label="_ticks")
+        line.set_marker(MarkerStyle(TICKDOWN if which == "x" else TICKLEFT))
+        line.set(transform=ax.get_xaxis_transform() if which == "x" else ax.get_yaxis_transform(), clip_on=False)
+        ax.add_artist(line)
+    box = max(drawn, key=lambda t: len(t.get_text())).get_window_extent()
+    axis.labelpad += length + 3.5 + (box.height if which == "x" else box.width) * 72 / DPI
 
 
 def words(pieces: list[str]) -> list[str]:

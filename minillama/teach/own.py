@@ -14,6 +14,8 @@ import inspect
 import linecache
 import math
 import os
+import re
+import subprocess
 import symtable
 import sys
 import tempfile
@@ -26,28 +28,28 @@ from typing import Any
 
 import torch
 
-from minillama.teach.exercise import Exercise, Verdict, exercises, marked, source_of
-from minillama.teach.slots import EVERY, LOOP, SLOTS, PartError, install
-from minillama.transformer import Transformer
+from minillama.teach.exercise import COLORS, Exercise, Verdict, exercises, framed, marked, source_of
+from minillama.teach.slots import EVERY, LOOP, RANKS, SLOTS, PartError
 
 Function = Callable[..., Any]
 FOLDER = "MY_MINILLAMA"  # the variable of the environment that names another folder
+BEGINNING = "Once upon a time"  # of what a promoted function is tried on
+PROCESSES = 2  # that a rank's function is tried on
+MARKS = {"●": "green", "✗": "red", "○": "grey"}  # of exercises: yours, does not pass any more, not yet
 AS_TEXT = "from __future__ import annotations"
 _loading: list[str] = []  # files that are being read just now
 
-# What runs on a learner's code once these are theirs. {norms} and the like are counted on the demo model.
-MILESTONES: list[tuple[str, frozenset[str], str]] = [
-    ("01", frozenset({"rms_norm"}), "every norm, in all layers, is yours"),
-    ("02", frozenset({"rotation_table", "rotate"}), "every query and key is turned by you"),
-    ("03", frozenset({"attend", "may_look"}), "attention, in all layers, is yours"),
-    ("04", frozenset({"remember"}), "what is remembered goes through your cache"),
-    ("05", frozenset({"swiglu"}), "the feed-forward block, in all layers, is yours"),
-    ("06", frozenset({"block", "stack"}), "the way through the layers is yours"),
-    ("08", frozenset(LOOP), "every token is drawn by you, and the loop that asks for the next one is yours"),
-    (
-        "all", frozenset(SLOTS),
-        "the whole stack, from embedding to head, is yours: only the matrices are ours",
-    ),
+# What runs on a learner's code once these are theirs, in the order of the chapters.
+MILESTONES: list[tuple[frozenset[str], str]] = [
+    (frozenset({"rms_norm"}), "every norm, in all layers, is yours"),
+    (frozenset({"rotation_table", "rotate"}), "every query and key is turned by you"),
+    (frozenset({"attend", "may_look"}), "attention, in all layers, is yours"),
+    (frozenset({"remember"}), "what is remembered goes through your cache"),
+    (frozenset({"swiglu"}), "the feed-forward block, in all layers, is yours"),
+    (frozenset({"block", "stack"}), "the way through the layers is yours"),
+    (frozenset(LOOP), "every token is drawn by you, and the loop that asks for the next one is yours"),
+    (frozenset(RANKS), "under torchrun, what every rank holds is cut by you, and its parts are computed by you"),
+    (frozenset(SLOTS), "the whole stack, from embedding to head, is yours: only the matrices are ours"),
 ]  # fmt: skip
 
 
@@ -112,17 +114,21 @@ def promote_mine(function: Function) -> Verdict | Shown:
     return _receipt(exercise)
 
 
-def mine() -> dict[str, Function]:
-    """Your functions that run in a model, for `teach.swapped(**teach.mine())`. Empty before the first is promoted."""
-    return {item.name: item.function for item in saved() if item.passes and item.function and item.name in EVERY}
+def mine(ranks: bool = False) -> dict[str, Function]:
+    """Your functions that run in a model, for `teach.swapped(**teach.mine())`. Empty before the first is promoted.
+
+    ranks: chapter 09's as well, which have work under `torchrun` only, for `Llama.build(parts=...)`.
+    """
+    names = EVERY if ranks else SLOTS | LOOP
+    return {item.name: item.function for item in saved() if item.passes and item.function and item.name in names}
 
 
-def worked(loop: bool = False) -> dict[str, Function]:
+def worked(loop: bool = False, ranks: bool = False) -> dict[str, Function]:
     """The worked answers that run in a model, for `teach.swapped(**(teach.worked() | teach.mine()))`.
 
-    loop: chapter 08's as well.
+    loop: chapter 08's as well; ranks: chapter 09's as well, see `mine`.
     """
-    names = EVERY if loop else SLOTS
+    names = SLOTS | (LOOP if loop else {}) | (RANKS if ranks else {})
     return {name: exercise.answer for name, exercise in exercises().items() if name in names}
 
 
@@ -203,14 +209,9 @@ def parts_of(parts: str | Mapping[str, Function]) -> dict[str, Function]:
     return found
 
 
-def put_on(model: Transformer, parts: str | Mapping[str, Function]) -> Transformer:
-    """Let `model` run on the learner's parts; see `parts_of`."""
-    return install(model, parts_of(parts))
-
-
 def milestones(names: set[str]) -> list[str]:
     """Sentences about what runs on these functions."""
-    return [sentence for _, needed, sentence in MILESTONES if needed <= names]
+    return [sentence for needed, sentence in MILESTONES if needed <= names]
 
 
 def progress() -> Shown:
@@ -224,8 +225,7 @@ def progress() -> Shown:
         marks = ["●" if state.get(e.name) else "✗" if e.name in state else "○" for e in group]
         lines.append(f"{chapter:02} " + "  ".join(f"{mark} {e.name}" for mark, e in zip(marks, group)))
         cells = " &nbsp; ".join(
-            f'<span style="color:{"#228833" if mark == "●" else "#cc6677" if mark == "✗" else "#888888"}">{mark}</span>'
-            f" <code>{e.name}</code>"
+            f'<span style="color:{COLORS[MARKS[mark]]}">{mark}</span> <code>{e.name}</code>'
             for mark, e in zip(marks, group)
         )
         rows += f'<tr><td>{chapter:02}</td><td style="text-align:left">{cells}</td></tr>'
@@ -236,8 +236,8 @@ def progress() -> Shown:
     if reached:
         summary += f": {reached[-1]}"
     bar = (
-        '<div style="border:1px solid #888888;height:.7em;width:24em;max-width:100%">'
-        f'<div style="background:#228833;height:100%;width:{100 * done / max(total, 1):.0f}%"></div></div>'
+        f'<div style="border:1px solid {COLORS["grey"]};height:.7em;width:24em;max-width:100%">'
+        f'<div style="background:{COLORS["green"]};height:100%;width:{100 * done / max(total, 1):.0f}%"></div></div>'
     )
     page = f"{bar}<p>{html.escape(summary)}.</p><table>{rows}</table>"
     return Shown("\n".join([f"{summary}.", *lines]), page)
@@ -245,26 +245,53 @@ def progress() -> Shown:
 
 def _receipt(exercise: Exercise) -> Shown:
     """What promotion brought: the place in the model, the milestones, and a sentence by a model that runs on it."""
-    lines = [f"{exercise.number} {exercise.name} is yours now."]
+    lines, color = [f"{exercise.number} {exercise.name} is yours now."], "green"
     if exercise.name in EVERY:
-        from minillama.storyteller import demo
-
-        items = mine()
-        llama = demo(device="cpu", parts=items)
-        names = ", ".join(items)
-        lines.append(f"It is {EVERY[exercise.name].place}. The demo model, running on your {names}:")
-        # At temperature 0 nothing is drawn.
-        drawn: Any = dict(temperature=0.8, top_p=0.9, repetition_penalty=1.1, seed=1)
-        how: Any = drawn if exercise.name in LOOP else dict(temperature=0)
+        on_ranks = exercise.name in RANKS
+        items = mine(ranks=on_ranks)
+        where = f"on {PROCESSES} processes" if on_ranks else "running"
+        lines.append(f"It is {EVERY[exercise.name].place}. The demo model, {where} with your {', '.join(items)}:")
         try:
-            told = llama.text_completion(["Once upon a time"], max_gen_len=24, **how)[0]["generation"]
-            lines.append(f"“Once upon a time{told} ...”")
+            told = _told_by_ranks() if on_ranks else _told(items, exercise.name in LOOP)
         except PartError as error:
             lines.append(f"it stops there: {error}")
-        reached = [sentence for _, needed, sentence in MILESTONES if exercise.name in needed <= items.keys()]
-        lines += [f"Milestone: {sentence}." for sentence in reached]
+            color = "red"
+        else:
+            lines.append(f"“{told.rpartition(' ')[0]} ...”")  # the last word may not be whole
+            if on_ranks and told != (alone := _told(mine(), False)):
+                lines.append(f"On one process it goes “{alone.rpartition(' ')[0]} ...”, so something is amiss.")
+                color = "red"
+            elif on_ranks:
+                lines.append("Word for word what one process tells.")
+            reached = [sentence for needed, sentence in MILESTONES if exercise.name in needed <= items.keys()]
+            lines += [f"Milestone: {sentence}." for sentence in reached]
     page = "".join(f"<p>{marked(line)}</p>" for line in lines)
-    return Shown("\n".join(lines), f'<div style="border-left:4px solid #228833;padding-left:.8em">{page}</div>')
+    return Shown("\n".join(lines), framed(color, page))
+
+
+def _told(items: Mapping[str, Function], drawn: bool) -> str:
+    """A sentence by the demo model with `items` in it. At temperature 0 nothing is drawn."""
+    from minillama.storyteller import demo
+
+    how: Any = dict(temperature=0.8, top_p=0.9, repetition_penalty=1.1, seed=1) if drawn else dict(temperature=0)
+    llama = demo(device="cpu", parts=items)
+    return BEGINNING + llama.text_completion([BEGINNING], max_gen_len=24, **how)[0]["generation"]
+
+
+def _told_by_ranks() -> str:
+    """The same by several processes, which find what is yours for themselves."""
+    print(f"Trying it on {PROCESSES} processes, which takes some seconds to half a minute ...", flush=True)
+    command = ["torch.distributed.run", "--standalone", "--nproc_per_node", str(PROCESSES), "-m", "minillama"]
+    command += ["complete", "--mine", "--device", "cpu", "--temperature", "0", "--max-gen-len", "24", BEGINNING]
+    home = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, FOLDER: str(folder().resolve())}
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, encoding="utf-8", env=env)
+    if done.returncode:
+        # The command line's own sentence, or what Python said before torchrun summed up who ended how.
+        said = re.search(r"(?m)^minillama: error: (.*)|^\[rank\d+\]: (\w*(?:Error|Exception)\b.*)", done.stderr)
+        raise PartError(next(filter(None, said.groups())) if said else done.stderr[-500:])
+    return done.stdout.strip()
 
 
 def _find(name: str) -> Mine:

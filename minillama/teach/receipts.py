@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from minillama.teach import promote
+from minillama.teach.exercise import framed
 
 
 @dataclass
@@ -60,11 +61,8 @@ class Receipt:
             "<tr>" + "".join(f'<td style="text-align:left">{html.escape(cell)}</td>' for cell in row) + "</tr>"
             for row in self.rows()
         )
-        color = "#228833" if self.promoted else "#cc6677"
-        return (
-            f'<div style="border-left:4px solid {color};padding-left:.8em"><b>{html.escape(self.module)}: {verdict}</b>'
-            f"<table>{cells}</table></div>"
-        )
+        page = f"<b>{html.escape(self.module)}: {verdict}</b><table>{cells}</table>"
+        return framed("green" if self.promoted else "red", page)
 
 
 def _found(proof: Proof) -> str:

@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from fairscale.nn.model_parallel.mappings import reduce_from_model_parallel_region
 from torch import nn
 
 from minillama import attention as attention_module
 from minillama.attention import Remembers
+from minillama.parallel import world_size
 from minillama.transformer import Transformer, causal_mask
 
 Function = Callable[..., Any]
@@ -108,7 +110,25 @@ LOOP: dict[str, Slot] = {
         "the loop, row by row",
     ),
 }  # fmt: skip
-EVERY = SLOTS | LOOP
+
+# And for what a rank does with its share; `minillama.teach.ranks` runs them. One process has no use for them.
+RANKS: dict[str, Slot] = {
+    "column_shard": Slot(
+        "column_shard(w, rank, ranks)", "(out, in) -> (out/R, in)", "what each rank takes of every matrix",
+        lambda w, rank, ranks: [((len(w) // ranks, *w.shape[1:]), w.dtype)],
+    ),
+    "parallel_swiglu": Slot(
+        "parallel_swiglu(x, shards)", "(..., D) -> (..., D)", "each rank's part of every feed-forward block", _like
+    ),
+    "vocab_lookup": Slot(
+        "vocab_lookup(tokens, part, first)", "(B, T), (V/R, D) -> (B, T, D)", "each rank's part of the embedding",
+        lambda tokens, part, first: [((*tokens.shape, part.shape[1]), part.dtype)],
+    ),
+    "my_kv_heads": Slot(
+        "my_kv_heads(rank, ranks, n_kv_heads)", "-> a list of heads", "which kv heads each rank holds"
+    ),
+}  # fmt: skip
+EVERY = SLOTS | LOOP | RANKS
 
 # Not for learners: places where `ablate` reaches in. wq..wo stay the model's.
 INNER = {"turn_keys", "turn_values", "join_heads", "join_neurons"}
@@ -137,7 +157,7 @@ def fitted(name: str, mine: Function) -> Function:
         )
     if not callable(mine):
         raise PartError(f"{name} is {mine!r}; expected a function {slot.signature}")
-    check_signature(name, mine, slot.names, slot.signature)
+    check_signature(mine, slot.names, slot.signature)
 
     def call(*args: Any) -> Any:
         before = _versions(args)
@@ -172,17 +192,23 @@ def _changed(name: str, names: Sequence[str], args: Sequence[Any], before: Seque
     return text
 
 
-def check_signature(name: str, mine: Function, wanted: Sequence[str], shown: str) -> None:
+def check_signature(mine: Function, wanted: Sequence[str], shown: str) -> None:
     """Raise PartError unless `mine` can be called with as many arguments as `wanted` has."""
+    if own := misfit(mine, wanted):
+        raise PartError(f"the model calls {shown}, and yours is {own}: take those {len(wanted)} arguments")
+
+
+def misfit(function: Function, wanted: Sequence[str]) -> str | None:
+    """The first line of `function`, if it cannot be called with as many arguments as `wanted` has."""
     try:
-        signature = inspect.signature(mine)
-    except (TypeError, ValueError):
-        return
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a builtin may have none to look at
+        return None
     try:
         signature.bind(*wanted)
     except TypeError:
-        own = f"{getattr(mine, '__name__', 'yours')}{signature}"
-        raise PartError(f"the model calls {shown}, and yours is {own}: take those {len(wanted)} arguments") from None
+        return f"{getattr(function, '__name__', 'yours')}{signature}"
+    return None
 
 
 def check_result(name: str, shapes: str, result: Any, wanted: Sequence[Any]) -> None:
@@ -190,6 +216,9 @@ def check_result(name: str, shapes: str, result: Any, wanted: Sequence[Any]) -> 
     if result is None or result is ...:
         raise PartError(f"your {name} returned nothing: is there a `return`?")
     results = result if isinstance(result, (tuple, list)) else [result]
+    if len(wanted) == 1 and results is result:
+        comma = ": is there a comma behind the `return`?" if len(results) == 1 else ""
+        raise PartError(f"your {name} returned a {type(result).__name__}; expected a tensor ({shapes}){comma}")
     if len(results) != len(wanted):
         raise PartError(f"your {name} returned {len(results)} things; expected {len(wanted)} ({shapes})")
     for got, (shape, dtype) in zip(results, wanted):
@@ -271,10 +300,19 @@ def _norm(parts: Parts, norm: Any, x: torch.Tensor) -> Any:
 
 
 def _feed_forward(parts: Parts, block: Any, x: torch.Tensor) -> Any:
+    if "parallel_swiglu" in parts and world_size() > 1 and hasattr(block.w1, "weight"):  # quantized ones have none
+        mine = parts["parallel_swiglu"](x, [tuple(w.weight for w in (block.w1, block.w2, block.w3))])
+        return summed(mine)
     w2 = partial(parts["join_neurons"], block.w2) if "join_neurons" in parts else block.w2
     if "swiglu" in parts:
         return parts["swiglu"](x, block.w1, w2, block.w3)
     return block(x) if w2 is block.w2 else w2(F.silu(block.w1(x)) * block.w3(x))
+
+
+def summed(mine: torch.Tensor) -> torch.Tensor:
+    """The sum over the ranks of what each has."""
+    # A copy, because the sum is made in place, and what a learner returns may be a view of something else.
+    return reduce_from_model_parallel_region(mine.clone(memory_format=torch.contiguous_format))
 
 
 def _attention(
@@ -356,7 +394,7 @@ def install(model: Transformer, parts: Parts) -> Transformer:
         return {name: part for name, part in here.items() if name in of}
 
     def stack(self: Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
-        here = chosen(SLOTS)
+        here = chosen([*SLOTS, "parallel_swiglu"] if world_size() > 1 else SLOTS)
         return run(self, here, *args, **kwargs) if here else type(self).stack(self, *args, **kwargs)
 
     def own_loop(self: Transformer) -> Any:

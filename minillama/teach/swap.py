@@ -17,7 +17,7 @@ from torch import nn
 from minillama import attention, feed_forward, kv_cache, norm, rope, transformer
 from minillama.args import ModelArgs
 from minillama.teach import slots
-from minillama.teach.slots import EVERY, LOOP, SLOTS, PartError
+from minillama.teach.slots import LOOP, RANKS, SLOTS, PartError
 
 Module = Any
 
@@ -57,12 +57,17 @@ def swapped(**pieces: Any) -> Iterator[None]:
     """`with swapped(RMSNorm=Mine, rotate=mine): ...` runs every model on the given pieces, then restores everything.
 
     A name is one of the package's (RMSNorm, Attention, FeedForward, TransformerBlock, Transformer, apply_rotary_emb,
-    precompute_freqs_cis, causal_mask, LayerCache, KVCache) or a slot's (`slots.EVERY`: rms_norm, rotate, nucleus, ...).
+    precompute_freqs_cis, causal_mask, LayerCache, KVCache) or a slot's (rms_norm, rotate, nucleus, ...).
     Models that are there already take part: a class is given the trained weights of each module it stands in for.
     Raises PartError, before anything is changed, for unknown names and signatures that do not fit; inside the block,
     for results of a wrong shape or dtype.
     """
-    known = [*MODULES, *SAME_AS, *BY_NAME, *EVERY]
+    known = [*MODULES, *SAME_AS, *BY_NAME, *SLOTS, *LOOP]
+    if on_ranks := [name for name in pieces if name in RANKS]:
+        raise PartError(
+            f"{', '.join(on_ranks)} has work where there are several ranks: promote it (teach.promote_mine), and start "
+            "torchrun --nproc_per_node 2 -m minillama complete --mine"
+        )
     unknown = [name for name in pieces if name not in known]
     if unknown or not pieces:
         raise PartError(f"{', '.join(unknown) or 'nothing'} cannot be swapped; there are {', '.join(known)}")
@@ -71,7 +76,7 @@ def swapped(**pieces: Any) -> Iterator[None]:
             raise PartError(f"{name} does the work of {', '.join(twice)} as well: swap one or the other")
     filled: dict[str, Any] = {}
     for name, piece in pieces.items():
-        if (slot := SAME_AS.get(name, name)) in EVERY:
+        if (slot := SAME_AS.get(name, name)) in SLOTS | LOOP:
             if slot in filled:
                 raise PartError(f"{name} is {slot} by another name: swap one or the other")
             filled[slot] = piece
@@ -129,7 +134,7 @@ def _stand_in(name: str, mine: Any) -> tuple[type, str, Callable[..., Any]]:
         raise PartError(f"your {name} has no method `{method}`")
     original = vars(ours)[method]
     needed = list(inspect.signature(original).parameters)[1:]  # the model gives them all
-    slots.check_signature(name, _unbound(getattr(mine, method)), needed, f"{name}.{method}({', '.join(needed)})")
+    slots.check_signature(_unbound(getattr(mine, method)), needed, f"{name}.{method}({', '.join(needed)})")
     made: weakref.WeakKeyDictionary[nn.Module, nn.Module] = weakref.WeakKeyDictionary()
 
     @functools.wraps(original)
@@ -205,7 +210,7 @@ def _in_place_of(name: str, mine: Any) -> tuple[Any, list[tuple[Any, str, Any]]]
     shown = f"{name}({', '.join(wanted)})"
     if isinstance(mine, type) or not callable(mine):
         raise PartError(f"{name} is {mine!r}; expected a function {shown}")
-    slots.check_signature(name, mine, wanted, shown)
+    slots.check_signature(mine, wanted, shown)
 
     def new(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> Any:
         try:
@@ -221,7 +226,7 @@ def _in_place_of(name: str, mine: Any) -> tuple[Any, list[tuple[Any, str, Any]]]
 
 def _looked_at(mine: Any) -> Callable[..., Any]:
     """`mine.update`, whose results are looked at."""
-    slots.check_signature("LayerCache", _unbound(mine.update), ["xk", "xv", "positions"], "update(xk, xv, positions)")
+    slots.check_signature(_unbound(mine.update), ["xk", "xv", "positions"], "update(xk, xv, positions)")
     update = mine.update
 
     def looked_at(self: Any, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor) -> Any:

@@ -71,11 +71,7 @@ def _zeros_hidden(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Te
 
 
 BY_HAND = Exercise(
-    name="attention_by_hand",
     number="3.1",
-    title="One head",
-    signature="attention_by_hand(q, k, v)",
-    minutes=7,
     hints=(
         "The five steps above, in this order: scores, scale, mask, softmax, mixture of the values.",
         "`q @ k.T` is (T, T): row i has the scores of query i. `later = torch.ones(T, T, dtype=torch.bool).triu(1)` is "
@@ -241,11 +237,7 @@ def _triangles(name: str, says: str, diagonal: Callable[[torch.Tensor, int], int
 
 
 MAY_LOOK = Exercise(
-    name="may_look",
     number="3.2",
-    title="The mask, from positions",
-    signature="may_look(positions, end)",
-    minutes=5,
     hints=(
         "A key stands at one of the positions 0 to end - 1. Compare each with the position of each query.",
         "`torch.arange(end)` are the keys' positions. To compare every query with every key, give the queries one more "
@@ -346,11 +338,7 @@ def _repeat_cases() -> list[Case]:
 
 
 REPEAT = Exercise(
-    name="repeat_kv_by_hand",
     number="3.3",
-    title="One kv head for each query head",
-    signature="repeat_kv_by_hand(x, n)",
-    minutes=4,
     hints=(
         "For kv heads a, b and n = 2 the order is a, a, b, b: query head i reads kv head i // n.",
         "Which heads are wanted, as numbers? `torch.arange(K * n) // n`. A tensor can be indexed by that.",
@@ -511,11 +499,7 @@ def _back(x: torch.Tensor) -> torch.Tensor:
 
 
 ATTEND = Exercise(
-    name="attend",
     number="3.4",
-    title="Attention, whole",
-    signature="attend(xq, keys, values, mask)",
-    minutes=12,
     hints=(
         "It is attention_by_hand with two more axes in front, B and H. `@` multiplies the last two axes and leaves the "
         "others alone, so bring the heads to the front first: (B, T, H, h) -> (B, H, T, h).",

@@ -22,11 +22,7 @@ def _overlapping(n_files: int, rank: int, ranks: int) -> list[int]:
 
 
 FILES_FOR_RANK = Exercise(
-    name="files_for_rank",
     number="10.1",
-    title="Which files does a rank open?",
-    signature="files_for_rank(n_files, rank, ranks)",
-    minutes=6,
     hints=(
         "Let the weight be 1 long. File f holds what lies between f / n_files and (f + 1) / n_files. Between what does "
         "the share of the rank lie?",
@@ -151,11 +147,7 @@ def _rank_bytes(
 
 
 BYTES_A_RANK = Exercise(
-    name="bytes_a_rank",
     number="10.2",
-    title="What one rank holds",
-    signature="bytes_a_rank(dim, n_layers, n_heads, n_kv_heads, hidden_dim, vocab_size, ranks, bytes_of_a_number)",
-    minutes=8,
     hints=(
         "Exercise 6.4 counted the numbers of a whole model: embedding and head, 2 V D; a layer, 2 D D for wq and wo, "
         "2 D K h for wk and wv, 3 D F; norms, (2 L + 1) D. Which of these are cut, and which not?",
@@ -253,11 +245,7 @@ def _counted_up(card: int, weights: int, libraries: int, tokens: int, bytes_a_to
 
 
 ROWS_THAT_FIT = Exercise(
-    name="rows_that_fit",
     number="10.3",
-    title="The largest batch",
-    signature="rows_that_fit(card, weights, libraries, tokens, bytes_a_token)",
-    minutes=5,
     hints=(
         "What is left of the card when weights and libraries are on it?",
         "One row of the batch takes tokens * bytes_a_token. A row that fits by half does not fit.",
@@ -358,11 +346,7 @@ def _raises_for_views(attempt: Attempt) -> bool:
 
 
 TO_PAIRS = Exercise(
-    name="to_pairs",
     number="10.4",
-    title="From halves to neighbours",
-    signature="to_pairs(w, n_heads)",
-    minutes=6,
     hints=(
         "It is 2.4 the other way round. One head of 8 rows lies in the file as 0 2 4 6 1 3 5 7. Row 1 of the result is "
         "the first row of the second half.",

@@ -59,11 +59,7 @@ def _takes_a_tensor_for_a_number(attempt: Attempt) -> bool:
 
 
 SILU = Exercise(
-    name="silu",
     number="5.1",
-    title="The bend",
-    signature="silu(x)",
-    minutes=3,
     hints=(
         "Two factors: the number itself, and a share between 0 and 1 that grows with it.",
         "The share is the sigmoid, 1 / (1 + exp(-x)). torch has it, and torch's survives large numbers.",
@@ -191,11 +187,7 @@ def _takes_them_for_matrices(attempt: Attempt) -> bool:
 
 
 SWIGLU = Exercise(
-    name="swiglu",
     number="5.2",
-    title="The block",
-    signature="swiglu(x, w1, w2, w3)",
-    minutes=7,
     hints=(
         "w1, w2 and w3 are linear layers, to be called: `w1(x)` goes from D numbers to F.",
         "Two layers read x: the gate, bent by SiLU, and the value, which stays as it is. They meet number by number.",
@@ -312,11 +304,7 @@ def _scaled(multiplier: float | None) -> float:
 
 
 HIDDEN_DIM = Exercise(
-    name="hidden_dim",
     number="5.3",
-    title="How wide is the block?",
-    signature="hidden_dim(dim, multiple_of, multiplier)",
-    minutes=5,
     hints=(
         "Three steps, in this order: two thirds of 4 dim; the multiplier, if there is one; up to a multiple.",
         "`int()` cuts off what is behind the point, after the first step and again after the second.",
@@ -425,11 +413,7 @@ def _counts_the_middle(attempt: Attempt) -> bool:
 
 
 FFN_FLOPS = Exercise(
-    name="ffn_flops",
     number="5.4",
-    title="What a token costs",
-    signature="ffn_flops(dim, hidden, tokens)",
-    minutes=3,
     hints=(
         "How many weights has the block? What does one token do with each of them?",
         "Three matrices of dim x hidden. A token multiplies by each weight once and adds the result to a sum.",
@@ -518,11 +502,7 @@ def _top(w: torch.Tensor) -> torch.Tensor:
 
 
 QUANTIZE_ROWS = Exercise(
-    name="quantize_rows",
     number="5.5",
-    title="A byte for a weight",
-    signature="quantize_rows(w)",
-    minutes=6,
     hints=(
         "int8 has whole numbers up to 127. What must a row be divided by, so that its largest becomes 127?",
         "`w.abs().amax(1)` is the largest size in each row, (out,). Divide it by 127: that is the scale.",

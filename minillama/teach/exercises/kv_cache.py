@@ -57,11 +57,7 @@ def _repeated(prompt: int, new: int) -> int:
 
 
 RECOMPUTED_TOKENS = Exercise(
-    name="recomputed_tokens",
     number="4.1",
-    title="Count the work that is done again",
-    signature="recomputed_tokens(prompt, new)",
-    minutes=5,
     hints=(
         "Take prompt = 3, new = 4 and write down what each of the four passes reads: 3, then 4, then ... Add them up.",
         "How many tokens have to be read once? The prompt, and every new token that another one follows. The last new "
@@ -390,11 +386,7 @@ def _row_not_transposed(attempt: Attempt) -> bool:
 
 
 REMEMBER = Exercise(
-    name="remember",
     number="4.3",
-    title="Remember",
-    signature="remember(keys, values, xk, xv, positions)",
-    minutes=12,
     hints=(
         "First the rows that are level, `positions` `(T,)`: `keys[:, :, positions]` is `(B, K, T, h)`, and can be "
         "assigned to. xk is `(B, T, K, h)`: which two axes have to change places?",
@@ -584,11 +576,7 @@ def _additive(start: int, T: int) -> torch.Tensor:
 
 
 CHUNK_MASK = Exercise(
-    name="chunk_mask",
     number="4.2",
-    title="The mask of a chunk",
-    signature="chunk_mask(start, T)",
-    minutes=6,
     hints=(
         "Draw it for start = 4, T = 3: three rows, seven columns, and a cross where a query may look. Which part is "
         "all crosses, and which is a triangle?",
@@ -705,11 +693,7 @@ CHUNK_MASK = Exercise(
 
 
 CACHE_BYTES = Exercise(
-    name="cache_bytes",
     number="4.4",
-    title="How many bytes",
-    signature="cache_bytes(n_layers, batch_size, max_len, n_kv_heads, head_dim, bytes_of_a_number)",
-    minutes=3,
     hints=(
         "One slot of one row in one layer: how many numbers are the keys of all its kv heads?",
         "n_kv_heads * head_dim, and as many for the values. Then: how many such slots are there?",

@@ -38,11 +38,7 @@ def _rms_cases() -> list[Case]:
 
 
 RMS = Exercise(
-    name="rms",
     number="1.1",
-    title="The size of a vector",
-    signature="rms(x)",
-    minutes=3,
     hints=(
         "Three steps, and their names are in the title, read from right to left: square, mean, root.",
         "`x.pow(2)` squares, `.mean(-1)` is the mean over the last axis, `.sqrt()` the root.",
@@ -165,11 +161,7 @@ def _order(function: Any) -> str | None:
 
 
 RMS_NORM = Exercise(
-    name="rms_norm",
     number="1.2",
-    title="The norm, whole",
-    signature="rms_norm(x, weight, eps)",
-    minutes=10,
     hints=(
         "Start with `x / rms(x)`, then see what the checker misses: eps, the weight, and what happens in fp16.",
         "eps is added to the mean of the squares, under the root. `torch.rsqrt(y)` is 1 / sqrt(y).",
@@ -290,11 +282,7 @@ def _fold_cases() -> list[Case]:
 
 
 FOLD_WEIGHT = Exercise(
-    name="fold_weight",
     number="1.3",
-    title="Make the weight disappear",
-    signature="fold_weight(weight, w)",
-    minutes=7,
     hints=(
         "What reaches the linear layer is `normed * weight`. Write out one number of its output as a sum.",
         "Output i is the sum over j of w[i, j] * weight[j] * normed[j]. Which numbers of w does weight[j] meet?",

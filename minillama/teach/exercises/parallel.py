@@ -64,11 +64,7 @@ def _column_expected(w: torch.Tensor, rank: int, ranks: int) -> torch.Tensor:
 
 
 COLUMN_SHARD = Exercise(
-    name="column_shard",
     number="9.1",
-    title="A rank's columns",
-    signature="column_shard(w, rank, ranks)",
-    minutes=4,
     hints=(
         "The weight is stored as (out, in), and the product is x @ w.T. Which axis of w numbers the results?",
         "A column of w.T is a row of w. There are len(w) of them, and each rank gets len(w) / ranks neighbours.",
@@ -186,11 +182,7 @@ def _chained(x: torch.Tensor, shards: Shards) -> torch.Tensor:
 
 
 PARALLEL_SWIGLU = Exercise(
-    name="parallel_swiglu",
     number="9.2",
-    title="A block over ranks, with one sum",
-    signature="parallel_swiglu(x, shards)",
-    minutes=8,
     hints=(
         "Take one rank alone: chapter 05's block with its own w1, w3 and w2. What shape does it end in?",
         "Each rank's w2 brings its neurons back to D numbers, and each of these is a part of a sum.",
@@ -274,11 +266,7 @@ def _bytes_cases() -> list[Case]:
 
 
 ALL_REDUCE_BYTES = Exercise(
-    name="all_reduce_bytes",
     number="9.3",
-    title="What a rank sends",
-    signature="all_reduce_bytes(dim, n_layers, tokens, number_bytes, ranks)",
-    minutes=5,
     hints=(
         "How large is what is summed? One stream: `tokens` vectors of `dim` numbers.",
         "A layer has two all-reduces. In a ring, each rank sends 2 (R - 1) pieces of 1/R for each of them.",
@@ -374,11 +362,7 @@ def _index_error(attempt: Attempt) -> bool:
 
 
 VOCAB_LOOKUP = Exercise(
-    name="vocab_lookup",
     number="9.4",
-    title="A rank's words",
-    signature="vocab_lookup(tokens, part, first)",
-    minutes=6,
     hints=(
         "Token 70 is row 6 of a part that begins with token 64. Which tokens have a row here at all?",
         "Rows run from 0 to len(part) - 1. For a token outside, what has to be added to the other ranks' answer?",
@@ -474,11 +458,7 @@ def _even(rank: int, ranks: int, n_kv_heads: int) -> list[int]:
 
 
 MY_KV_HEADS = Exercise(
-    name="my_kv_heads",
     number="9.5",
-    title="Which kv heads are mine?",
-    signature="my_kv_heads(rank, ranks, n_kv_heads)",
-    minutes=6,
     hints=(
         "Query heads are cut evenly; a rank needs the kv heads that its query heads look at (chapter 03: neighbours).",
         "Fewer ranks than kv heads: K / R neighbours each. More: R / K neighbouring ranks share one head.",

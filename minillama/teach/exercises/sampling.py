@@ -70,11 +70,7 @@ def _shares(*shape: int, seed: int = 0, spread: float = 1.5) -> torch.Tensor:
 
 
 WITH_TEMPERATURE = Exercise(
-    name="with_temperature",
     number="8.1",
-    title="Sharpen or flatten",
-    signature="with_temperature(logits, t)",
-    minutes=4,
     hints=(
         "Divide, then softmax. Which of the two inputs gets divided by which?",
         "`torch.softmax(..., dim=-1)` works along the last axis, so a batch needs nothing more. The last cases have a "
@@ -174,11 +170,7 @@ def _rescaled(kept: torch.Tensor) -> torch.Tensor:
 
 
 NUCLEUS = Exercise(
-    name="nucleus",
     number="8.3",
-    title="Keep the nucleus",
-    signature="nucleus(probs, p)",
-    minutes=6,
     hints=(
         "A token stays if the mass *in front of it* is at most p. `probs.cumsum(-1)` is the mass up to and with it.",
         "Mass in front: `probs.cumsum(-1) - probs`. For [0.5, 0.3, 0.2] that is [0, 0.5, 0.8].",
@@ -286,11 +278,7 @@ def _walk(probs: torch.Tensor, u: float) -> int:
 SHORT = "a sum of 0.75 and u = 0.9"
 
 PICK = Exercise(
-    name="pick",
     number="8.2",
-    title="Draw with one number",
-    signature="pick(probs, u)",
-    minutes=5,
     hints=(
         "Lay the probabilities end to end along a ruler from 0 to 1. In whose piece does `u` lie?",
         "The pieces end at `probs.cumsum(-1)`. Count the pieces that end at or before u: that many lie in front of it.",
@@ -407,11 +395,7 @@ _GIVEN = torch.tensor([4.0, 1.0, -2.0, 0.5, -1.0, 3.0])
 _SEEN = torch.tensor([True, False, True, False, False, True])
 
 REPETITION_PENALIZED = Exercise(
-    name="repetition_penalized",
     number="8.4",
-    title="Make a token less likely",
-    signature="repetition_penalized(logits, seen, penalty)",
-    minutes=4,
     hints=(
         "4 / 2 is less than 4. Is -4 / 2 less than -4? What has to happen to a negative logit for it to go down?",
         "`torch.where(condition, a, b)` takes from a where the condition holds, from b elsewhere. You need it twice: "
@@ -546,20 +530,19 @@ class LoopExercise(Exercise):
                 value = list(itertools.islice(value, len(prompt) + max_new + 9))  # and not for ever
         except Exception as error:
             return Outcome(error=error)
-        if value is None or value is ...:
-            return Outcome(value)
+        left = []
         if isinstance(value, (list, tuple, torch.Tensor)):
-            ids: Any = value.tolist() if isinstance(value, torch.Tensor) else [_id(v) for v in value]
-            value = [list(ids), model.again]
-        return Outcome(value, changed=[1] if given != before else [])
+            value = value.tolist() if isinstance(value, torch.Tensor) else [_id(v) for v in value]
+            left = [model.again]
+        return Outcome(value, changed=[1] if given != before else [], left=left)
 
     def _difference(self, attempt: Attempt, i: int) -> str:
-        value, wanted, about = attempt.outcomes[i].value, attempt.expected[i], attempt.cases[i].about
-        if attempt.outcomes[i].error is None and isinstance(value, list) and value[0] != wanted[0]:
-            return f"For {about} the new ids are {value[0]}; expected {wanted[0]}."
-        if attempt.outcomes[i].error is None and isinstance(value, list):
-            return f"For {about} the ids are right, but {value[1]} tokens were read again: the model remembers them."
-        return super()._difference(attempt, i)
+        got, wanted, about = attempt.outcomes[i], attempt.expected[i].value, attempt.cases[i].about
+        if not got.left:
+            return super()._difference(attempt, i)
+        if got.value != wanted:
+            return f"For {about} the new ids are {got.value}; expected {wanted}."
+        return f"For {about} the ids are right, but {got.left[0]} tokens were read again: the model remembers them."
 
 
 def _id(value: Any) -> Any:
@@ -669,7 +652,7 @@ def _goes_round(attempt: Attempt) -> bool:
 def _ignores_max_new(attempt: Attempt) -> bool:
     """Whether it had to be stopped, or went on until a stop id came."""
     for case, outcome in zip(attempt.cases, attempt.outcomes):
-        ids, prompt, max_new = outcome.value[0] if isinstance(outcome.value, list) else [], case.args[1], case.args[3]
+        ids, prompt, max_new = outcome.value if isinstance(outcome.value, list) else [], case.args[1], case.args[3]
         if len(ids) > max_new + 1 and ids[: len(prompt)] != prompt or "loop ever end" in str(outcome.error):
             return True
     return False
@@ -695,11 +678,7 @@ def _loop_cases() -> list[Case]:
 
 
 TELL_ON = LoopExercise(
-    name="tell_on",
     number="8.5",
-    title="The loop",
-    signature="tell_on(next_logits, prompt, choose, max_new, stop_ids)",
-    minutes=10,
     hints=(
         "What goes round: logits, a token, is it a stop id, hand it out. And what does `next_logits` get the second "
         "time? It remembers all that it has read.",
@@ -835,11 +814,7 @@ def _perplexity(logprobs: Sequence[float]) -> float:
 
 
 PERPLEXITY_OF = Exercise(
-    name="perplexity_of",
     number="8.6",
-    title="How surprised was it?",
-    signature="perplexity_of(logprobs)",
-    minutes=3,
     hints=(
         "Average the log-probabilities of the tokens that were predicted. Which one was not?",
         "The first entry is a 0 that stands for no prediction: leave it out of the sum *and* out of the count.",
@@ -895,7 +870,7 @@ PERPLEXITY_OF = Exercise(
             "a tensor",
             "The number is right, but it is a tensor: `float(...)` makes a plain number of it.",
             sees=lambda attempt: all(
-                isinstance(o.value, torch.Tensor) and o.value.numel() == 1 and equal(float(o.value), wanted, 1e-5)
+                isinstance(o.value, torch.Tensor) and o.value.numel() == 1 and equal(float(o.value), wanted.value, 1e-5)
                 for o, wanted in zip(attempt.outcomes, attempt.expected)
             ),
         ),

@@ -135,11 +135,7 @@ def _pair_cases() -> list[Case]:
 
 
 MOST_COMMON_PAIR = Exercise(
-    name="most_common_pair",
     number="7.1",
-    title="Which two are neighbours most often?",
-    signature="most_common_pair(words)",
-    minutes=5,
     hints=(
         "`for pieces, count in words:` gives one word and how often it occurs. A pair is two neighbours in `pieces`.",
         "`zip(pieces, pieces[1:])` gives the pairs of a word. A pair in a word that occurs 5 times counts 5 times.",
@@ -300,11 +296,7 @@ def _merge_cases() -> list[Case]:
 
 
 MERGE_PAIR = Exercise(
-    name="merge_pair",
     number="7.2",
-    title="Join them",
-    signature="merge_pair(pieces, pair)",
-    minutes=5,
     hints=(
         "Go through the pieces from the left and build a new list. What do you add where the next two are the pair, "
         "and what otherwise?",
@@ -450,11 +442,7 @@ def _bpe_cases() -> list[Case]:
 
 
 BPE = Exercise(
-    name="bpe",
     number="7.3",
-    title="Cut a new word",
-    signature="bpe(pieces, ranks)",
-    minutes=8,
     hints=(
         "At each step look at all pairs of neighbours whose join is in `ranks`, and join one of them. Which?",
         "The one whose join was learned first, with the smallest rank; of equals the leftmost. Then look again: new "
@@ -586,11 +574,7 @@ def _wait_cases() -> list[Case]:
 
 
 BYTES_THAT_WAIT = Exercise(
-    name="bytes_that_wait",
     number="7.4",
-    title="Bytes that wait",
-    signature="bytes_that_wait(data)",
-    minutes=8,
     hints=(
         "Only the end of `data` matters. Go back from there, byte by byte, to the first byte of the last character; "
         "`data[-1]` is a number from 0 to 255.",
@@ -733,11 +717,7 @@ def _keeps_the_dialog(function: Callable[..., Any]) -> str | None:
 
 
 CHAT_TURNS = Exercise(
-    name="chat_turns",
     number="7.5",
-    title="The template",
-    signature="chat_turns(dialog)",
-    minutes=8,
     hints=(
         "A finished turn is `[INST] question [/INST] answer `, with a space at its end; the open question ends in "
         "`[/INST]`. A system message becomes the beginning of the first question.",
@@ -876,11 +856,7 @@ def _tag_cases() -> list[Case]:
 
 
 HOLDS_TAGS = Exercise(
-    name="holds_tags",
     number="7.6",
-    title="The guard",
-    signature="holds_tags(dialog)",
-    minutes=4,
     hints=(
         "Whoever wrote a message, a tag in it could forge a turn. So every message counts, and all four tags do.",
         "`tag in message['content']` is True where a text holds a tag, at whatever place.",

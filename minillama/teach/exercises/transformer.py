@@ -81,11 +81,7 @@ def _lets_gradients_through(function: Any) -> str | None:
 
 
 BLOCK = Exercise(
-    name="block",
     number="6.1",
-    title="The block",
-    signature="block(x, attention, feed_forward, attention_norm, ffn_norm)",
-    minutes=8,
     hints=(
         "All four are functions of a tensor: `attention_norm(x)` is what attention reads. Two lines are enough.",
         "Each of the two parts reads a normed copy of the stream, and its answer is *added* to the stream.",
@@ -208,11 +204,7 @@ def _norm_between(tokens: Any, embed: Any, blocks: Any, norm: Any) -> Any:
 
 
 STACK = Exercise(
-    name="stack",
     number="6.2",
-    title="The stack",
-    signature="stack(tokens, embed, blocks, norm)",
-    minutes=5,
     hints=(
         "`embed(tokens)` starts the stream, `blocks` is a list of functions, `norm` comes once, at the end.",
         "A loop with one line in it: each block gets what the one before it returned.",
@@ -309,11 +301,7 @@ def _lens_cases() -> list[Case]:
 
 
 LOGIT_LENS = Exercise(
-    name="logit_lens",
     number="6.3",
-    title="Read the stream halfway",
-    signature="logit_lens(stream, norm, output)",
-    minutes=6,
     hints=(
         "Treat every layer's stream as if it were the last one. What happens to the last one?",
         "The final norm, then the head, then softmax over the pieces.",
@@ -399,11 +387,7 @@ def _biases(dim: int, n_layers: int, n_heads: int, n_kv_heads: int, hidden_dim: 
 
 
 COUNT_PARAMS = Exercise(
-    name="count_params",
     number="6.4",
-    title="Count the weights",
-    signature="count_params(dim, n_layers, n_heads, n_kv_heads, hidden_dim, vocab_size)",
-    minutes=8,
     hints=(
         "Go through the rows of the ledger above: the embedding, nine weights in each layer, a norm, the head.",
         "A layer: wq and wo are D x D, wk and wv are D x K*h, three matrices are D x F, two norms are D.",
@@ -443,7 +427,7 @@ COUNT_PARAMS = Exercise(
             "not a whole number",
             "The number is right, and its type is not: weights are counted in whole numbers. Use `//` for heads.",
             sees=lambda attempt: all(
-                isinstance(o.value, (float, torch.Tensor)) and float(o.value) == e
+                isinstance(o.value, (float, torch.Tensor)) and float(o.value) == e.value
                 for o, e in zip(attempt.outcomes, attempt.expected)
             ),
         ),

@@ -10,7 +10,7 @@ import matplotlib
 import torch
 from matplotlib.axes import Axes
 
-from minillama.teach.figures import BROKEN, INK, KEY, OTHER, OURS, QUERY, QUIET, Picture, picture, words
+from minillama.teach.figures import BROKEN, INK, KEY, OTHER, OURS, QUERY, QUIET, Picture, picture, ticks, words
 
 LOOKS = "Blues"  # attention weights from 0 to 1: white is nothing
 HIDDEN = "#d9d9d9"  # where nobody may look
@@ -189,16 +189,18 @@ def one_head(weights: torch.Tensor, pieces: Sequence[str], layer: int, head: int
     rows = "; ".join(
         f"{name} mostly at {names[int(row.argmax())]} ({100 * row.max():.0f}%)" for name, row in zip(names, one)
     )
-    fig, ax = picture(width=5.2, height=4.4, alt=f"Attention of layer {layer}, head {head}. Who looks at whom: {rows}.")
-    fig.set_layout_engine(None)  # which would draw everything twice, and a slider should follow the hand
-    fig.subplots_adjust(left=0.18, right=0.97, bottom=0.22, top=0.93)
-    ax.imshow(one, cmap=LOOKS, vmin=0, vmax=1)
+    alt = f"Attention of layer {layer}, head {head}. Who looks at whom: {rows}."
+    margins = dict(left=0.18, right=0.97, bottom=0.22, top=0.93)
+    fig, ax = picture(width=5.2, height=4.4, alt=alt, margins=margins)
+    ax.imshow(matplotlib.colormaps[LOOKS](one.numpy(), bytes=True), interpolation="nearest")  # as colours: sooner done
     for i, row in enumerate(one):  # in place of a colour bar, which would take as long to draw as all the rest
         j = int(row.argmax())
         if row[j] > 0.3:
             color = "white" if row[j] > DARK else INK
             ax.text(j, i, f"{100 * row[j]:.0f}", ha="center", va="center", fontsize=7.5, color=color)
-    _both_ways(ax, names, rotation=60)
+    ticks(ax, "x", range(len(names)), names, marks=False, rotation=60)
+    ticks(ax, "y", range(len(names)), names, marks=False)
+    ax.set_xlabel("at whom (key)", color=KEY)
     ax.set_ylabel("who looks (query)", color=QUERY)
     ax.set_title(title, fontsize=9)
     return fig
@@ -272,8 +274,8 @@ def healing(tokens: Sequence[int], curves: Mapping[str, Sequence[float]], intact
     return fig
 
 
-def _both_ways(ax: Axes, names: Sequence[str], rotation: int = 0) -> None:
-    ax.set_xticks(range(len(names)), names, rotation=rotation, fontsize=9)
+def _both_ways(ax: Axes, names: Sequence[str]) -> None:
+    ax.set_xticks(range(len(names)), names, fontsize=9)
     ax.set_yticks(range(len(names)), names, fontsize=9)
     ax.tick_params(length=0)
     ax.set_xlabel("at whom (key)", color=KEY)

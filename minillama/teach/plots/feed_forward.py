@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, Picture, picture, words
+from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, Picture, picture, ticks, words
 
 BENDS: dict[str, tuple[Callable[..., torch.Tensor], str, str]] = {
     "ReLU": (F.relu, QUIET, "--"),
@@ -21,11 +21,8 @@ WAYS = {"the matrix": (BROKEN, "o-"), "each row": (OURS, "s-"), "each group of 3
 MOST_DOTS = 800  # of a cloud: more are slow to draw, and hide each other
 
 
-def _fixed(fig: Picture, left: float = 0.08, wide: float = 0.24) -> Picture:
-    """Margins as they are: to find them anew takes half the time of drawing, and a slider is waiting."""
-    fig.set_layout_engine(None)
-    fig.subplots_adjust(left=left, right=0.99, bottom=0.19, top=0.89, wspace=wide)
-    return fig
+def _margins(left: float = 0.08, wide: float = 0.24) -> dict[str, float]:
+    return dict(left=left, right=0.99, bottom=0.19, top=0.89, wspace=wide)
 
 
 def slopes(x: torch.Tensor, name: str) -> torch.Tensor:
@@ -47,7 +44,7 @@ def bends(at: float = -1.5) -> Picture:
     alt = f"ReLU, GELU and SiLU from -6 to 4, and their derivatives. At {at:g}: " + ", ".join(
         f"{name} {_short(value)} with slope {_short(slope)}" for name, (value, slope) in found.items()
     )
-    fig, (left, right) = picture(1, 2, height=2.9, alt=alt + ".")
+    fig, (left, right) = picture(1, 2, height=2.9, alt=alt + ".", margins=_margins())
     for name, (bend, color, line) in BENDS.items():
         value, slope = found[name]
         left.plot(x, bend(x), line, color=color, label=f"{name}: {_short(value)}, slope {_short(slope)}")
@@ -58,10 +55,10 @@ def bends(at: float = -1.5) -> Picture:
         below_legend = ax is left and at < 1
         ax.axvline(at, ymax=0.6 if below_legend else 1, color=QUIET, linewidth=0.8)
         ax.axhline(0, color=INK, linewidth=0.6)
-        ax.set_xticks([-6, -4, -2, 0, 2, 4])
+        ticks(ax, "x", [-6, -4, -2, 0, 2, 4], ["−6", "−4", "−2", "0", "2", "4"])
         ax.set_xlabel("x, what comes in")
-    left.set_yticks([0, 2, 4])
-    right.set_yticks([0, 0.5, 1])
+    ticks(left, "y", [0, 2, 4], ["0", "2", "4"])
+    ticks(right, "y", [0, 0.5, 1], ["0.0", "0.5", "1.0"])
     left.set_ylabel("what comes out")
     right.set_ylabel("derivative")
     left.legend(fontsize=9, loc="upper left", frameon=False)
@@ -69,7 +66,7 @@ def bends(at: float = -1.5) -> Picture:
     left.set_title(f"The bends at x = {at:g}")
     learns = f"{' and '.join(flat)} cannot learn here" if flat else "Every bend can learn here"
     right.set_title("ReLU has a corner here" if at == 0 else learns)
-    return _fixed(fig)
+    return fig
 
 
 def shut_share(shut: dict[str, torch.Tensor]) -> Picture:
@@ -120,7 +117,7 @@ def gate(gate: float = 1.0, value: float = 1.0) -> Picture:
     """One neuron: where its gate stands on SiLU, and the line that this gate makes of it."""
     slope = F.silu(torch.tensor(float(gate))).item()
     alt = f"Gate {gate:g}: SiLU is {slope:.2f}. The value {value:g} comes out as {slope * value:.2f}."
-    fig, (left, right) = picture(1, 2, height=2.7, alt=alt)
+    fig, (left, right) = picture(1, 2, height=2.7, alt=alt, margins=_margins())
     x = torch.linspace(-6, 6, 121)
     left.plot(x, F.silu(x), color=OURS)
     left.plot([gate], [slope], "o", color=BROKEN, markersize=8)
@@ -140,7 +137,7 @@ def gate(gate: float = 1.0, value: float = 1.0) -> Picture:
     right.set_title(f"{slope:.2f} × {value:g} = {slope * value:.2f}")
     for ax in (left, right):
         ax.axhline(0, color=INK, linewidth=0.6)
-    return _fixed(fig)
+    return fig
 
 
 def strongest(
@@ -157,10 +154,14 @@ def strongest(
     return mean, square / square.sum(), order
 
 
-def _bars(ax: Axes, mean: torch.Tensor, order: torch.Tensor, pieces: Sequence[str], most: int) -> None:
+def _bars(ax: Axes, mean: torch.Tensor, order: torch.Tensor, pieces: Sequence[str], most: int, quick: bool) -> None:
     top = order[:most].tolist()
     ax.barh(range(len(top)), mean[top], color=[OURS if mean[i] > 0 else OTHER for i in top])
-    ax.set_yticks(range(len(top)), words([pieces[i] for i in top]), fontsize=9)
+    names = words([pieces[i] for i in top])
+    if quick:
+        ticks(ax, "y", range(len(top)), names)
+    else:
+        ax.set_yticks(range(len(top)), names, fontsize=9)
     ax.invert_yaxis()
     ax.axvline(0, color=INK, linewidth=0.6)
 
@@ -189,8 +190,8 @@ def neuron(
         f"Layer {layer}, neuron {number} fires most on {', '.join(words([pieces[i] for i in order[:6].tolist()]))}; "
         f"{name} alone has {100 * share[first]:.0f}% of its square. It then makes likelier: {', '.join(then)}."
     )
-    fig, (left, right) = picture(1, 2, height=3.1, alt=alt)
-    _bars(left, mean, order, pieces, 8)
+    fig, (left, right) = picture(1, 2, height=3.1, alt=alt, margins=_margins(left=0.13))
+    _bars(left, mean, order, pieces, 8, quick=True)
     left.xaxis.set_major_locator(MaxNLocator(4))
     left.set_xlabel("mean of silu(w1 x) · w3 x")
     left.set_title(f"Layer {layer}, neuron {number}: fires on {name}")
@@ -207,7 +208,7 @@ def neuron(
     right.set_ylabel("value, w3 x")
     right.set_title(f"and raises {' '.join(then[:4])}", fontsize=10)
     right.legend(frameon=False, fontsize=8, loc="upper right")
-    return _fixed(fig, left=0.13)
+    return fig
 
 
 def neurons(
@@ -226,7 +227,7 @@ def neurons(
     )
     fig, axes = picture(2, -(-len(found) // 2), height=5.1, alt=alt + ".")
     for ax, name, (layer, number, mean, share, order) in zip(axes.flat, names, found):
-        _bars(ax, mean, order, pieces, 6)
+        _bars(ax, mean, order, pieces, 6, quick=False)
         ax.set_title(f"layer {layer}, neuron {number}:\n{100 * share[order[0]]:.0f}% on {name}", fontsize=9)
     most = max(100 * share[order[0]] for *_, share, order in found)
     fig.suptitle(f"Words have their neurons: of these, one spends {most:.0f}% on a single piece", fontsize=11)
@@ -367,7 +368,7 @@ def rounding(w: torch.Tensor, times: int = 16, bits: int = 4, row: int = 0) -> P
     alt = f"A row at {bits} bits, another being {times} times as large: " + ", ".join(
         f"on the scale of {name} the number of its values is {len(q.unique())}" for name, q in found.items()
     )
-    fig, axes = picture(1, 2, height=2.9, alt=alt + ".")
+    fig, axes = picture(1, 2, height=2.9, alt=alt + ".", margins=_margins(left=0.11, wide=0.08))
     for ax, (name, q), color in zip(axes, found.items(), (BROKEN, OURS)):
         back, steps = q * ways[name], len(q.unique())
         error = ((back - w[row]).pow(2).mean().sqrt() / w[row].pow(2).mean().sqrt()).item()
@@ -382,4 +383,4 @@ def rounding(w: torch.Tensor, times: int = 16, bits: int = 4, row: int = 0) -> P
         ax.yaxis.set_major_locator(MaxNLocator(4))
     axes[1].set_yticklabels([])
     axes[0].set_ylabel("after rounding")
-    return _fixed(fig, left=0.11, wide=0.08)
+    return fig

@@ -270,10 +270,10 @@ def scaling(
     right.set_xlabel(f"on {at} rank{'s' * (at > 1)}")
     right.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", columnspacing=0.8, handlelength=1.2)
     ends = ", ".join(
-        f"{name} never" if best[name] == 1 else f"{name} {one / min(found):.1f} × ({best[name]} ranks)"
+        f"{name} on 1" if best[name] == 1 else f"{name} {one / min(found):.1f} × on {best[name]}"
         for name, found in total.items()
     )
-    fig.suptitle(f"{about}, at best faster: {ends}", fontsize=10, y=0.97)
+    fig.suptitle(f"{about}. Fastest: {ends}", fontsize=10, y=0.97)
     return fig
 
 

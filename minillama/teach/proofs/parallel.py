@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from fairscale.nn.model_parallel import initialize as mpu
 from fairscale.nn.model_parallel import layers, mappings
+from torch import nn
 
 from minillama.args import ModelArgs
 from minillama.kv_cache import KVCache
@@ -76,6 +78,65 @@ def _kv_heads(module: Any) -> float:
             if held != looked_at:
                 return float("inf")
     return 0.0
+
+
+# What the chapter's processes look at, each on its rank -------------------------------------------------------------
+
+
+@torch.no_grad()
+def exchanges(model: Transformer, tokens: torch.Tensor) -> tuple[torch.Tensor, dict[str, int]]:
+    """The logits of `tokens`, and how often the ranks exchanged something on the way to them."""
+    calls = {"all_reduce": 0, "all_gather": 0}
+
+    def counted(name: str, real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        calls[name] += 1
+        return real(*args, **kwargs)
+
+    with contextlib.ExitStack() as stack:
+        for name in calls:
+            stack.enter_context(mock.patch.object(dist, name, partial(counted, name, getattr(dist, name))))
+        return model(tokens), calls
+
+
+@torch.no_grad()
+def layers_alike(whole: Transformer, w1: nn.Linear, w2: nn.Linear, tokens: torch.Tensor) -> dict[str, bool]:
+    """Whether fairscale's layers, given this rank's part of a weight, make of the same numbers what the parts make.
+
+    w1, w2: the part of the first block's that this rank holds; what w2 makes is summed over the ranks.
+    """
+    me, ranks = mpu.get_model_parallel_rank(), mpu.get_model_parallel_world_size()
+    dim, hidden, table = whole.args.dim, whole.args.hidden_dim, whole.tok_embeddings.weight  # D, F, (V, D)
+    x = whole.tok_embeddings(tokens)  # (B, T) -> (B, T, D)
+    h = w1(x)  # (B, T, D) -> (B, T, F/R)
+    kinds: dict[str, tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]] = {
+        "ColumnParallelLinear": (
+            layers.ColumnParallelLinear(dim, hidden, bias=False, gather_output=False), w1.weight, x, h,
+        ),
+        "RowParallelLinear": (
+            layers.RowParallelLinear(hidden, dim, bias=False, input_is_parallel=True), w2.weight, h, w2(h),
+        ),
+        "ParallelEmbedding": (layers.ParallelEmbedding(*table.shape), table.chunk(ranks, 1)[me], tokens, x),
+        "VocabParallelEmbedding": (layers.VocabParallelEmbedding(*table.shape), table.chunk(ranks, 0)[me], tokens, x),
+    }  # fmt: skip
+    same = {}
+    for name, (made, weight, given, wanted) in kinds.items():
+        made.weight.data = weight.detach().contiguous()
+        same[name] = torch.equal(made(given), wanted)
+    return same
+
+
+def seconds_of_sums(sizes: Iterable[int] = (1, 192, 4096, 16384, 65536, 262144, 1048576)) -> dict[int, float]:
+    """Seconds of an all-reduce, the median of nine, by its bytes; sizes: numbers of 4 bytes."""
+    found = {}
+    for size in sizes:
+        box, took = torch.ones(size), []
+        for _ in range(9):
+            dist.barrier()
+            begin = time.perf_counter()
+            dist.all_reduce(box)
+            took.append(time.perf_counter() - begin)
+        found[4 * size] = sorted(took)[4]
+    return found
 
 
 def in_threads(n: int, function: Callable[[], Any]) -> list[Any]:
