@@ -295,6 +295,11 @@ def as_path(name: str, value: Any) -> Path:
     return Path(value)
 
 
+def count(n: int, what: str) -> str:
+    """For a message: "1 file", "2 files"."""
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
 def shown(value: Any) -> str:
     """`value` as it stands in a message: a long list or a number of 400 digits is cut short."""
     return reprlib.repr(value)

@@ -24,7 +24,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from minillama import huggingface
-from minillama.args import ModelArgs, as_path, read_params, shown
+from minillama.args import ModelArgs, as_path, count, read_params, shown
 from minillama.launch import pick_device
 from minillama.memory import check_build
 from minillama.packed import is_linear
@@ -38,7 +38,17 @@ from minillama.quantize import (
     quantized_shapes,
 )  # fmt: skip
 from minillama.transformer import Transformer
-from minillama.weights import FLOATS, CheckpointError, Tensors, Weight, assemble, check_keys, first_bytes, some
+from minillama.weights import (
+    FLOATS,
+    GIT_LFS,
+    CheckpointError,
+    Tensors,
+    Weight,
+    assemble,
+    check_keys,
+    first_bytes,
+    some,
+)
 
 PATTERN = "consolidated.*.pth"
 NOT_PARAMETERS = re.compile(r"(layers\.\d+\.attention\.inner_attention\.)?rope\.freqs")  # tables in Meta's early files
@@ -95,8 +105,7 @@ def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
     if missing:
         gaps = [n for n in range(len(numbered) + min(missing, 8)) if n not in numbered]
         names = ", ".join(f"consolidated.{n:02d}.pth" for n in gaps[:8]) + " ..." * (missing > 8)
-        have = f"{len(numbered)} file{'s' * (len(numbered) > 1)}"
-        raise CheckpointError(f"{folder} has {have} and lacks {names}; finish the download")
+        raise CheckpointError(f"{folder} has {count(len(numbered), 'file')} and lacks {names}; finish the download")
     return [numbered[n] for n in sorted(numbered)]
 
 
@@ -139,7 +148,9 @@ def read_file(path: Path, more_dtypes: Sequence[torch.dtype] = ()) -> Tensors:
     except Exception as error:  # torch, pickle and zipfile each raise their own for what a damaged file does to them
         reason = textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...") or type(error).__name__
         start = first_bytes(path)
-        if not start.startswith((b"PK", b"\x80")):
+        if start.startswith(GIT_LFS):
+            reason = "it is a pointer that Git LFS left in its place; fetch the file with: git lfs pull"
+        elif not start.startswith((b"PK", b"\x80")):
             reason = f"it is no file of PyTorch's (it begins with {start!r}); download it again"
         elif "Unsupported operand" in str(error):
             reason = "it is pickled in a newer protocol than torch's loader of weights reads; torch.save it again"
@@ -178,14 +189,14 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
         rows, columns = rows * n, columns // n
     if columns * n != args.dim:
         raise CheckpointError(
-            f"{ckpt_dir}: params.json says dim {args.dim}, and the embedding of each of {n} file(s) is {columns} wide "
-            f"(expected {args.dim} / {n}): files of different models, or one is missing"
+            f"{ckpt_dir}: params.json says dim {args.dim}, and the embedding of each of {count(n, 'file')} is "
+            f"{columns} wide (expected {args.dim} / {n}): files of different models, or one is missing"
         )
     queries = files[0]["layers.0.attention.wq.weight"].shape[0]
     if queries * n != args.dim:  # Llama 3's embedding does not show it
         raise CheckpointError(
-            f"{ckpt_dir}: wq has {queries} rows in each of {n} file(s) (expected {args.dim} / {n}): files of different "
-            "models, or one is missing"
+            f"{ckpt_dir}: wq has {queries} rows in each of {count(n, 'file')} (expected {args.dim} / {n}): files of "
+            "different models, or one is missing"
         )
     if args.vocab_size not in (-1, rows):
         raise CheckpointError(
@@ -201,7 +212,7 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
     hidden = files[0]["layers.0.feed_forward.w1.weight"].shape[0] * n
     if hidden != args.hidden_dim:
         raise CheckpointError(
-            f"{ckpt_dir}: w1 has {hidden} rows in {n} file(s), and params.json gives {args.hidden_dim} "
+            f"{ckpt_dir}: w1 has {hidden} rows in {count(n, 'file')}, and params.json gives {args.hidden_dim} "
             f"(dim {args.dim}, multiple_of {args.multiple_of}, ffn_dim_multiplier {args.ffn_dim_multiplier})"
         )
     return args
@@ -362,11 +373,10 @@ def load_model(
     if format is not None:
         check_device(device)
         if len(found.paths) * parts > 1:
-            ranks = f"rank{'s' * (parts > 1)}"
             raise CheckpointError(
-                f"{ckpt_dir} is quantized, which is one file for one process, and there are {len(found.paths)} file(s) "
-                f"and {parts} {ranks}; several ranks quantize as they load: give them the full weights and "
-                f"quantize={format}"
+                f"{ckpt_dir} is quantized, which is one file for one process, and there are "
+                f"{count(len(found.paths), 'file')} and {count(parts, 'rank')}; several ranks quantize as they load: "
+                f"give them the full weights and quantize={format}"
             )
         return load_quantized(found.paths[0], found.files[0], meta_model(args), format, dtype).eval()
     args.check_ranks(parts)

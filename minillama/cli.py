@@ -23,6 +23,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from minillama.args import count
+
 if TYPE_CHECKING:
     from minillama.args import ModelArgs
     from minillama.chat import Message
@@ -245,7 +247,7 @@ def chat(
         result = talk.answer(text, say)
         say("\n")
         if result["forgotten_turns"]:
-            turns = _count(result["forgotten_turns"], "oldest turn")
+            turns = count(result["forgotten_turns"], "oldest turn")
             _note(f"the talk no longer fits in {llama.model.args.max_seq_len} tokens; forgot its {turns}")
         if as_json:
             _say_json(result)
@@ -340,13 +342,13 @@ def info(
     if model is not None:
         rows = [("model", about["model"])]
     else:
-        on_disk = f"{_count(about['files'], 'file')}, {gb(about['file_bytes'])}, {about['file_dtype']}"
+        on_disk = f"{count(about['files'], 'file')}, {gb(about['file_bytes'])}, {about['file_dtype']}"
         rows = [("checkpoint", about["ckpt_dir"]), ("on disk", on_disk)]
     each = f" on each of {ranks} ranks" if ranks > 1 else ""
     rows += [
         ("layers", f"{args.n_layers}"),
         ("width", f"{args.dim}, feed-forward {args.hidden_dim}"),
-        ("attention", f"{args.n_heads} heads of {args.head_dim}, {_count(args.n_kv_heads, 'kv head')}"),
+        ("attention", f"{args.n_heads} heads of {args.head_dim}, {count(args.n_kv_heads, 'kv head')}"),
         ("vocabulary", f"{args.vocab_size:,} pieces"),
         ("context", f"{args.max_seq_len:,} tokens, RoPE theta {args.rope_theta:g}"),
         ("parameters", f"{args.n_params:,}"),
@@ -359,7 +361,8 @@ def info(
     if budget is not None:
         rows += [("in " + gb(budget), "it fits" if needed.fits else "it does not fit")]
         fitting = [f"a batch of {needed.largest_batch}"] * bool(needed.largest_batch)
-        fitting += [f"{needed.largest_seq_len:,} tokens at batch {batch}"] * bool(needed.largest_seq_len)
+        all_of_it = ", all of the context" * (needed.largest_seq_len == args.max_seq_len)
+        fitting += [f"{needed.largest_seq_len:,} tokens at batch {batch}{all_of_it}"] * bool(needed.largest_seq_len)
         rows += [("what fits", " or ".join(fitting) or "nothing: take more ranks, or a smaller --dtype")]
     label = max(len(left) for left, _ in rows) + 2
     for left, right in rows:
@@ -483,7 +486,7 @@ def convert(
     elif quantize is not None:
         _say(f"{dst}: {gb(after)} instead of {gb(before)}\n")
     else:
-        _say(f"{dst}: {_count(len(checkpoint_files(dst)), 'file')}, {gb(after)}\n")
+        _say(f"{dst}: {count(len(checkpoint_files(dst)), 'file')}, {gb(after)}\n")
 
 
 class Conversation:
@@ -706,10 +709,6 @@ def _note(text: str) -> None:
     """A line on stderr, from rank 0."""
     if _rank() == 0:
         print(f"minillama: {text}", file=sys.stderr, flush=True)
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _one_line(error: BaseException) -> str:

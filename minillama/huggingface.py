@@ -23,7 +23,7 @@ from safetensors import safe_open
 
 from minillama.args import ModelArgs, ffn_hidden_dim, shown
 from minillama.rope_scaling import rope_scaling_from_hf, rope_to_hf
-from minillama.weights import FLOATS, CheckpointError, Tensors, Weight, check_keys, first_bytes, some
+from minillama.weights import FLOATS, GIT_LFS, CheckpointError, Tensors, Weight, check_keys, first_bytes, some
 
 WHOLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARD = re.compile(r"model-\d+-of-(\d+)\.safetensors")
@@ -204,9 +204,11 @@ def read_file(path: Path) -> Tensors:
             tensors = {key: file.get_tensor(key) for key in file.keys()}
     except Exception as error:  # safetensors has its own, and passes on Rust's and the system's
         reason = textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...") or type(error).__name__
-        begins = first_bytes(path)
+        remedy = "download it again"
+        if (begins := first_bytes(path)).startswith(GIT_LFS):
+            remedy = "it is a pointer that Git LFS left in its place; fetch the file with: git lfs pull"
         raise CheckpointError(
-            f"{path} cannot be read as safetensors: {reason} (it begins with {begins!r}); download it again"
+            f"{path} cannot be read as safetensors: {reason} (it begins with {begins!r}); {remedy}"
         ) from None
     for key, value in tensors.items():
         if not NOT_PARAMETERS.fullmatch(key) and value.dtype not in FLOATS:

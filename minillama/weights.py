@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+GIT_LFS = b"version https://"  # how the small file begins that stands for a large one until it is fetched
 
 Tensors = dict[str, torch.Tensor]
 

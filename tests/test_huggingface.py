@@ -427,7 +427,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a shard cut short": (lambda f: os.truncate(first_shard(f), 5000), "model-00001.*download it again"),
     "an empty shard": (lambda f: os.truncate(first_shard(f), 0), "model-00001.*download it again"),
     "a pointer of Git LFS": (
-        lambda f: first_shard(f).write_text("version https://git-lfs.github.com/spec/v1"), "begins with b.version"
+        lambda f: first_shard(f).write_text("version https://git-lfs.github.com/spec/v1"), "git lfs pull"
     ),
     "a name out of the folder": (
         lambda f: edit(f / INDEX, lambda said: said["weight_map"].update({EMBED: "../elsewhere.safetensors"})),

@@ -433,7 +433,6 @@ def test_a_wrong_function_of_the_right_shapes_changes_the_logits(
         assert found[case]["greedy"] == others[0][case]["greedy"]  # ranks stay together all the same
 
 
-@pytest.mark.xfail(strict=True, reason="slots.install: parallel_swiglu goes before a swiglu that is swapped in")
 def test_what_is_swapped_in_goes_before_them(
     others: list[dict[str, Any]], alone: dict[str, dict[str, Any]], folders: dict[str, str]
 ) -> None:
@@ -446,7 +445,6 @@ def test_what_is_swapped_in_goes_before_them(
         assert difference(logits["a class"], logits["wrong"]) <= TOLERANCE
 
 
-@pytest.mark.xfail(strict=True, reason="slots._feed_forward: the gradient of x is not summed over the ranks")
 def test_gradients_go_through_the_block(others: list[dict[str, Any]]) -> None:
     """As through the package's, whose own are tested in test_launch.py: x comes from all ranks' neurons."""
     for found in others:
@@ -517,7 +515,7 @@ TOLD: dict[str, tuple[str, Function, str]] = {
         SHARD, lambda w, rank, ranks: w, r"your column_shard returned the shape \(64, 1\); expected \(32, 1\)",
     ),
     "columns": (SHARD, lambda w, rank, ranks: w.chunk(ranks, 1)[rank], "your column_shard (returned the|stopped)"),
-    "all parts": (SHARD, lambda w, rank, ranks: w.chunk(ranks), "your column_shard returned 2 things; expected 1"),
+    "all parts": (SHARD, lambda w, rank, ranks: w.chunk(ranks), "your column_shard returned a tuple; expected"),
     "no rows": (SHARD, lambda w, rank, ranks: None, r"your column_shard returned nothing: is there a `return`\?"),
     "rows of another dtype": (
         SHARD, lambda w, rank, ranks: column_shard(w, rank, ranks).double(), "your column_shard returned torch.float64",
@@ -535,7 +533,7 @@ TOLD: dict[str, tuple[str, Function, str]] = {
     "block of another dtype": (
         "parallel_swiglu", lambda x, shards: x.double(), "your parallel_swiglu returned torch.float64; expected",
     ),
-    "stack of blocks": ("parallel_swiglu", lambda x, shards: [x, x], "your parallel_swiglu returned 2 things"),
+    "stack of blocks": ("parallel_swiglu", lambda x, shards: [x, x], "your parallel_swiglu returned a list; expected"),
     "block in place": ("parallel_swiglu", lambda x, shards: x.mul_(2), "your parallel_swiglu changes `x`"),
     "second shard": (
         "parallel_swiglu", lambda x, shards: shards[1], "your parallel_swiglu stopped with IndexError",
@@ -675,7 +673,8 @@ def test_promoting_the_last_tells_a_sentence_by_two_processes_and_the_milestone(
     assert f"It is {RANKS[last].place}. The demo model, on 2 processes with your " in shown
     assert all(name in shown for name in (*RANKS, "rms_norm"))
     demo = minillama.demo(device="cpu").text_completion(["Once upon a time"], temperature=0, max_gen_len=24)
-    assert f"“Once upon a time{demo[0]['generation']} ...”" in shown
+    told = f"Once upon a time{demo[0]['generation']}".rpartition(" ")[0]  # the last word may not be whole
+    assert f"“{told} ...”" in shown and "Word for word what one process tells." in shown
     assert f"Milestone: {MILESTONE}." in shown
 
 
@@ -683,12 +682,13 @@ def test_each_is_promoted_with_its_place_and_the_milestone_comes_once(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The processes are those of the test above; here they say only which functions they would find."""
-    monkeypatch.setattr(own, "_told_by_ranks", lambda: f"Once upon {', '.join(parts_of('mine'))}")
+    monkeypatch.setattr(own, "_told_by_ranks", lambda: f"Once upon {', '.join(parts_of('mine'))} and")
     for i, name in enumerate(RANKS):
         shown = repr(promote_mine(exercises()[name].answer))
         yours = ", ".join([one for one in exercises() if one in [*RANKS][: i + 1]])
         assert f"It is {RANKS[name].place}. The demo model, on 2 processes with your {yours}:" in shown
         assert f"“Once upon {yours} ...”" in shown
+        assert "On one process it goes “Once upon a time" in shown and "so something is amiss" in shown
         assert ("Milestone:" in shown) == (i == len(RANKS) - 1)
 
 

@@ -261,10 +261,10 @@ def _receipt(exercise: Exercise) -> Shown:
             if on_ranks and told != (alone := _told(mine(), False)):
                 lines.append(f"On one process it goes “{alone.rpartition(' ')[0]} ...”, so something is amiss.")
                 color = "red"
-            elif on_ranks:
-                lines.append("Word for word what one process tells.")
-            reached = [sentence for needed, sentence in MILESTONES if exercise.name in needed <= items.keys()]
-            lines += [f"Milestone: {sentence}." for sentence in reached]
+            else:
+                lines += ["Word for word what one process tells."] * on_ranks
+                reached = [sentence for needed, sentence in MILESTONES if exercise.name in needed <= items.keys()]
+                lines += [f"Milestone: {sentence}." for sentence in reached]
     page = "".join(f"<p>{marked(line)}</p>" for line in lines)
     return Shown("\n".join(lines), framed(color, page))
 

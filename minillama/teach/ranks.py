@@ -6,6 +6,7 @@ of them: a learner's function is asked for the numbers of rows, not for the rows
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class OwnEmbedding(nn.Module):
 def check_heads(heads: Any, ranks: int, n_kv_heads: int) -> list[int]:
     """`heads` as a list of numbers. Raises PartError unless they are as many of the model's as a rank holds."""
     try:
-        numbers = [int(head) for head in heads]
+        numbers = [operator.index(head) for head in heads]
     except (TypeError, ValueError):
         raise PartError(f"your my_kv_heads returned {heads!r}; expected a list of heads") from None
     wanted = max(1, n_kv_heads // ranks)

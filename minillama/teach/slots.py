@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from fairscale.nn.model_parallel.mappings import reduce_from_model_parallel_region
+from fairscale.nn.model_parallel.mappings import copy_to_model_parallel_region, reduce_from_model_parallel_region
 from torch import nn
 
 from minillama import attention as attention_module
@@ -301,6 +301,7 @@ def _norm(parts: Parts, norm: Any, x: torch.Tensor) -> Any:
 
 def _feed_forward(parts: Parts, block: Any, x: torch.Tensor) -> Any:
     if "parallel_swiglu" in parts and world_size() > 1 and hasattr(block.w1, "weight"):  # quantized ones have none
+        x = copy_to_model_parallel_region(x)  # which sums what the ranks' parts send back to x in training
         mine = parts["parallel_swiglu"](x, [tuple(w.weight for w in (block.w1, block.w2, block.w3))])
         return summed(mine)
     w2 = partial(parts["join_neurons"], block.w2) if "join_neurons" in parts else block.w2
@@ -394,7 +395,8 @@ def install(model: Transformer, parts: Parts) -> Transformer:
         return {name: part for name, part in here.items() if name in of}
 
     def stack(self: Transformer, *args: Any, **kwargs: Any) -> torch.Tensor:
-        here = chosen([*SLOTS, "parallel_swiglu"] if world_size() > 1 else SLOTS)
+        on_ranks = world_size() > 1 and "swiglu" not in now_in.keys() | now_out
+        here = chosen([*SLOTS, "parallel_swiglu"] if on_ranks else SLOTS)
         return run(self, here, *args, **kwargs) if here else type(self).stack(self, *args, **kwargs)
 
     def own_loop(self: Transformer) -> Any:
