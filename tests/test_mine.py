@@ -126,7 +126,8 @@ def test_a_right_answer_is_kept_and_what_runs_on_it_is_told(
     assert "1.2 rms_norm is yours now." in repr(shown)
     assert "Milestone: every norm, in all layers, is yours." in repr(shown)
     told = minillama.demo(device="cpu").text_completion(["Once upon a time"], temperature=0, max_gen_len=24)
-    assert f"“Once upon a time{told[0]['generation']} ...”" in repr(shown)
+    whole_words = f"Once upon a time{told[0]['generation']}".rpartition(" ")[0]
+    assert f"“{whole_words} ...”" in repr(shown)
     assert len(trace.read_text().splitlines()) > 24 * 13  # every norm of six layers, at every token
 
 

@@ -681,15 +681,27 @@ def test_promoting_the_last_tells_a_sentence_by_two_processes_and_the_milestone(
 def test_each_is_promoted_with_its_place_and_the_milestone_comes_once(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The processes are those of the test above; here they say only which functions they would find."""
-    monkeypatch.setattr(own, "_told_by_ranks", lambda: f"Once upon {', '.join(parts_of('mine'))} and")
+    """The processes are those of the test above; here it is only noted which functions they would find."""
+    alone = own._told({}, drawn=False)
+    found: list[list[str]] = []
+    monkeypatch.setattr(own, "_told_by_ranks", lambda: found.append([*parts_of("mine")]) or alone)
     for i, name in enumerate(RANKS):
         shown = repr(promote_mine(exercises()[name].answer))
-        yours = ", ".join([one for one in exercises() if one in [*RANKS][: i + 1]])
-        assert f"It is {RANKS[name].place}. The demo model, on 2 processes with your {yours}:" in shown
-        assert f"“Once upon {yours} ...”" in shown
-        assert "On one process it goes “Once upon a time" in shown and "so something is amiss" in shown
+        yours = [one for one in exercises() if one in [*RANKS][: i + 1]]
+        assert f"It is {RANKS[name].place}. The demo model, on 2 processes with your {', '.join(yours)}:" in shown
+        assert found[-1] == yours
+        assert "Word for word what one process tells." in shown
         assert ("Milestone:" in shown) == (i == len(RANKS) - 1)
+
+
+def test_another_text_than_one_process_s_is_no_milestone(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "_told_by_ranks", lambda: "Once upon a time nobody")
+    for name in RANKS:
+        shown = promote_mine(exercises()[name].answer)
+    assert "“Once upon a time ...”" in repr(shown)
+    assert "On one process it goes “Once upon a time, " in repr(shown) and "so something is amiss" in repr(shown)
+    assert "Milestone:" not in repr(shown)
+    assert "#cc6677" in shown._repr_html_()  # red
 
 
 BROKEN = """

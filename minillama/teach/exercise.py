@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import html
 import inspect
+import operator
 import pkgutil
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from numbers import Real
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ import torch
 from minillama.teach.slots import Function, blame, misfit
 
 MOST_NUMBERS = 64  # in a table of what was wanted and what came
+SEQUENCES = (list, tuple)  # one is as good as the other
 COLORS = {"green": "#228833", "red": "#cc6677", "grey": "#888888"}
 
 
@@ -207,22 +210,34 @@ class Exercise:
         about, outcome = attempt.cases[i].about, attempt.outcomes[i]
         if outcome.error is not None:
             return f"For {about} it stopped with {blame(outcome.error, attempt.function)}.{advice(outcome.error)}"
-        got, want = len(flat(outcome.value)), len(flat(attempt.expected[i].value))
-        if got != want:
-            things = "nothing" if outcome.value is None else f"{got} things"
-            return f"For {about} it returned {things}; expected {want}."
-        for g, w in attempt.pairs(i):
-            if equal(g, w, self.tolerance):
-                continue
-            if not isinstance(g, torch.Tensor) or not isinstance(w, torch.Tensor):
-                wanted = "a tensor" if isinstance(w, torch.Tensor) else shown(w)
-                return f"For {about} it returned {shown(g)}; expected {wanted}."
-            if g.shape != w.shape:
-                return f"For {about} the shape is {tuple(g.shape)}; expected {tuple(w.shape)}."
-            if g.dtype != w.dtype:
-                return f"For {about} the dtype is {g.dtype}; expected {w.dtype}."
-            return f"For {about} {_worst(g, w)}."
+        expected = attempt.expected[i]
+        for got, want in (outcome.value, expected.value), (outcome.left, expected.left):
+            if not equal(got, want, self.tolerance):
+                return f"For {about} {self._unlike(got, want)}"
         return f"For {about} the result is not what was expected."
+
+    def _unlike(self, got: Any, want: Any) -> str:
+        """In words, how `got` differs from `want`: in kind, in number, or in the first piece that is not the same."""
+        if isinstance(want, SEQUENCES):
+            if not isinstance(got, SEQUENCES):
+                return f"it returned {shown(got)}; expected a {_kind(want)}{_listed(want)}."
+            if _legible(got) and _legible(want):
+                return f"it returned {got}; expected {want}."
+            if len(got) != len(want):
+                return f"it returned {len(got)} thing{'s' * (len(got) != 1)}; expected {len(want)}."
+            return next(self._unlike(g, w) for g, w in zip(got, want) if not equal(g, w, self.tolerance))
+        if isinstance(got, tuple) and len(got) == 1:
+            return "it returned a tuple of one thing: is there a comma behind the `return`?"
+        if not isinstance(got, torch.Tensor) or not isinstance(want, torch.Tensor):
+            whole = isinstance(want, float) and want.is_integer()
+            wanted = "a tensor" if isinstance(want, torch.Tensor) else shown(int(want) if whole else want)
+            found = f"a {_kind(got)}{_listed(got)}" if isinstance(got, SEQUENCES) else shown(got)
+            return f"it returned {found}; expected {wanted}."
+        if got.shape != want.shape:
+            return f"the shape is {tuple(got.shape)}; expected {tuple(want.shape)}."
+        if got.dtype != want.dtype:
+            return f"the dtype is {got.dtype}; expected {want.dtype}."
+        return f"{_worst(got, want)}."
 
     def _table(self, attempt: Attempt, i: int) -> str:
         """Wanted and yours, side by side, where they are small enough to read."""
@@ -314,6 +329,9 @@ ADVICE = (
     ("is invalid for input of size", "Is a size written into your function? Take it from `x.shape`."),
     ("view size is not compatible", "`view` wants numbers that lie side by side; `reshape` copies where it has to."),
     ("leaf Variable", "Something was changed in place that must stay as it is; make a new tensor."),
+    ("Boolean value of Tensor", "`and`, `if` and `a < b < c` ask a whole tensor for one yes or no. "
+     "Between masks write `&`, with parentheses: `(a >= b) & (a < c)`."),
+    ("cannot be interpreted as an integer", "`//` gives a whole number; `/` never does."),
     ("'NoneType'", "Something is None here: does a helper of yours lack its `return`?"),
 )  # fmt: skip
 
@@ -326,21 +344,25 @@ def advice(error: BaseException) -> str:
 def fresh(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.clone()
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, SEQUENCES):
         return type(value)(fresh(v) for v in value)
     return value
 
 
 def flat(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, SEQUENCES):
         return [leaf for item in value for leaf in flat(item)]
     return [value]
 
 
 def equal(a: Any, b: Any, tolerance: float) -> bool:
-    """Whether two results are the same: shapes, dtypes, and numbers within `tolerance` of the largest."""
-    xs, ys = flat(a), flat(b)
-    return len(xs) == len(ys) and all(_equal(x, y, tolerance) for x, y in zip(xs, ys))
+    """Whether two results are the same: shapes, dtypes, and numbers within `tolerance` of the largest.
+
+    One thing and a list of it are two.
+    """
+    if isinstance(a, SEQUENCES) and isinstance(b, SEQUENCES):
+        return len(a) == len(b) and all(equal(x, y, tolerance) for x, y in zip(a, b))
+    return not isinstance(a, SEQUENCES) and not isinstance(b, SEQUENCES) and _equal(a, b, tolerance)
 
 
 def _equal(x: Any, y: Any, tolerance: float) -> bool:
@@ -359,8 +381,14 @@ def _equal(x: Any, y: Any, tolerance: float) -> bool:
         return False
     if isinstance(x, bool) or isinstance(y, bool) or callable(x) or callable(y):
         return x is y
-    if isinstance(y, float) and isinstance(x, (int, float)):
+    if isinstance(y, float) and isinstance(x, Real):
+        x = float(x)
         return abs(x - y) <= max(tolerance, 1e-12) * max(abs(y), 1e-12) or (x != x and y != y)
+    if isinstance(y, int):
+        try:
+            return operator.index(x) == y  # numpy's whole numbers are as good as Python's
+        except TypeError:
+            return False
     return type(x) is type(y) and bool(x == y)
 
 
@@ -379,7 +407,7 @@ def source_of(function: Function) -> str:
 def shown(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
-    text = repr(value)
+    text = repr(value).replace("\n", "")
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -392,6 +420,19 @@ def marked(text: str) -> str:
 def framed(color: str, page: str, room: str = "padding-left:.8em") -> str:
     """`page`, which is HTML, behind a bar in one of COLORS."""
     return f'<div style="border-left:4px solid {COLORS[color]};{room}">{page}</div>'
+
+
+def _legible(value: Any) -> bool:
+    """Whether a list can be read as it is: it is short, and there are no tensors in it."""
+    return len(repr(value)) <= 60 and not any(isinstance(leaf, torch.Tensor) for leaf in flat(value))
+
+
+def _kind(value: Any) -> str:
+    return "list" if isinstance(value, list) else "tuple"
+
+
+def _listed(value: Any) -> str:
+    return f", {value}" if _legible(value) else f" of {len(value)}"
 
 
 def _worst(g: torch.Tensor, w: torch.Tensor) -> str:

@@ -70,6 +70,12 @@ def pair_and_count(words):
     return [(pair, counts[pair])]
 
 
+def pair_beside_count(words):
+    counts = _table(words)
+    best = _largest(counts)
+    return best, counts[best]
+
+
 def pair_last(words):
     best, most = None, 0
     for pair, count in _table(words).items():
@@ -215,6 +221,13 @@ def merge_tuples(pieces, pair):
         else:
             out.append(pieces[i])
             i += 1
+    return out
+
+
+def merge_nothing(pieces, pair):
+    out = []
+    for piece in pieces:
+        out.append(piece)
     return out
 
 
@@ -668,7 +681,7 @@ WRONG = {
         "words in one row": pair_row,
         "joined": pair_joined,
         "the count": pair_count,
-        "with its count": pair_and_count,
+        "with its count": (pair_and_count, pair_beside_count),
         "the last of equals": pair_last,
         "equals by the alphabet": pair_sorted,
         "equals by the alphabet, backwards": pair_max_of_both,
@@ -687,7 +700,7 @@ WRONG = {
         "keeps the second": merge_no_skip,
         "either order": merge_set,
         "from the right": merge_backwards,
-        "not joined": merge_tuples,
+        "not joined": (merge_tuples, merge_nothing),
         "one text": merge_text,
         "only the joined": merge_joined_only,
     },

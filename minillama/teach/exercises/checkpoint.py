@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from minillama.teach.exercise import Attempt, Case, Exercise, Mistake
+from minillama.teach.slots import Function
+
+
+def _right_as_a_float(attempt: Attempt) -> bool:
+    """Whether every number is right but for its type: 4.0 for 4."""
+    got = [(attempt.outcomes[i].value, attempt.expected[i].value) for i in attempt.failed]
+    return all(isinstance(value, float) and value == expected for value, expected in got)
+
+
+def _as_floats(mistakes: list[Mistake]) -> list[Mistake]:
+    """Each mistake as it looks with `/` for `//`: 4.0 is never 4, and the mistake is the same."""
+
+    def as_float(wrong: Function) -> Function:
+        return lambda *args: float(wrong(*args))
+
+    return [Mistake(m.name, m.says, as_float(m.wrong)) for m in mistakes if m.wrong is not None]
+
 
 # 10.1 -----------------------------------------------------------------------------------------------------------------
 
@@ -18,6 +37,16 @@ def files_for_rank(n_files: int, rank: int, ranks: int) -> list[int]:
 def _overlapping(n_files: int, rank: int, ranks: int) -> list[int]:
     """In parts of 1/(n_files * ranks): file f holds [f R, (f + 1) R), the rank wants [r N, (r + 1) N)."""
     low, high = rank * n_files, (rank + 1) * n_files
+    return [f for f in range(n_files) if f * ranks < high and low < (f + 1) * ranks]
+
+
+def _block(rank: int, n: int) -> list[int]:
+    return list(range(rank * n, (rank + 1) * n))
+
+
+def _touching(n_files: int, rank: int, ranks: int, first: bool, last: bool) -> list[int]:
+    """With the files whose end, or whose beginning, only touches the share."""
+    low, high = rank * n_files - first, (rank + 1) * n_files + last
     return [f for f in range(n_files) if f * ranks < high and low < (f + 1) * ranks]
 
 
@@ -39,10 +68,11 @@ FILES_FOR_RANK = Exercise(
         Case("8 files, rank 3 of 8", (8, 3, 8)),
         Case("2 files, rank 5 of 8", (2, 5, 8)),
         Case("1 file, rank 3 of 4", (1, 3, 4)),
-        Case("4 files, rank 1 of 3: a share from the middle of a file to the middle of another", (4, 1, 3)),
+        Case("4 files, rank 1 of 3", (4, 1, 3)),
         Case("8 files, rank 2 of 3", (8, 2, 3)),
         Case("8 files, one rank", (8, 0, 1)),
         Case("2 files, rank 1 of 8", (2, 1, 8)),
+        Case("2 files, rank 1 of 3", (2, 1, 3)),
     ],
     mistakes=[
         Mistake(
@@ -69,6 +99,14 @@ FILES_FOR_RANK = Exercise(
             lambda n_files, rank, ranks: list(range(rank * n_files // ranks, (rank + 1) * n_files // ranks)),
         ),
         Mistake(
+            "the end rounded down, or one",
+            "The end of the share is rounded down, and where nothing is left you take one file. Round the end up, and "
+            "there is always one.",
+            lambda n_files, rank, ranks: (
+                list(range(rank * n_files // ranks, (rank + 1) * n_files // ranks)) or [rank * n_files // ranks]
+            ),
+        ),
+        Mistake(
             "one too many",
             "You open the file that begins where the share ends. Of 8 files, rank 0 of 2 needs 0 to 3, and not 4.",
             lambda n_files, rank, ranks: list(range(rank * n_files // ranks, (rank + 1) * n_files // ranks + 1)),
@@ -88,7 +126,89 @@ FILES_FOR_RANK = Exercise(
             "files for each rank, rounded down",
             "You gave every rank n_files // ranks files. That is 0 where there are more ranks than files, and leaves "
             "some over where they do not divide.",
-            lambda n_files, rank, ranks: list(range(rank * (n_files // ranks), (rank + 1) * (n_files // ranks))),
+            lambda n_files, rank, ranks: _block(rank, n_files // ranks),
+        ),
+        Mistake(
+            "the start rounded up",
+            "The start of the share is rounded up, so the file in which it begins is left out. Round the start down, "
+            "the end up.",
+            lambda n_files, rank, ranks: list(range(-(-rank * n_files // ranks), -(-(rank + 1) * n_files // ranks))),
+        ),
+        Mistake(
+            "whole files only",
+            "You open the files that lie whole in the share. One of which it has a part is needed too.",
+            lambda n_files, rank, ranks: list(range(-(-rank * n_files // ranks), (rank + 1) * n_files // ranks)),
+        ),
+        *[
+            Mistake(
+                "a block, one at least",
+                "Each rank has a block of its own. With more ranks than files neighbours share one: rank 5 of 8 wants "
+                "file 1 of 2; there is no file 5.",
+                wrong,
+            )
+            for wrong in (
+                lambda n_files, rank, ranks: _block(rank, max(1, n_files // ranks)),
+                lambda n_files, rank, ranks: [f for f in _block(rank, max(1, n_files // ranks)) if f < n_files],
+            )
+        ],
+        Mistake(
+            "a block, rounded up",
+            "Each rank has a block of ceil(n_files / ranks). The last ones get none, though their share is as large.",
+            lambda n_files, rank, ranks: [f for f in _block(rank, -(-n_files // ranks)) if f < n_files],
+        ),
+        Mistake(
+            "a block or one",
+            "Right where one number divides the other. With 4 files and 3 ranks a share begins and ends inside a file.",
+            lambda n_files, rank, ranks: _block(rank, n_files // ranks) or [rank * n_files // ranks],
+        ),
+        *[
+            Mistake(
+                "as many as a share is long",
+                "From the first file on you open as many as a share is long. One that begins inside a file may need "
+                "one more: with 2 files, rank 1 of 3 needs both.",
+                wrong,
+            )
+            for wrong in (
+                lambda n_files, rank, ranks: [rank * n_files // ranks + i for i in range(-(-n_files // ranks))],
+                lambda n_files, rank, ranks: [rank * n_files // ranks + i for i in range(max(1, n_files // ranks))],
+            )
+        ],
+        *[
+            Mistake(
+                "touching",
+                "A file that begins where the share ends, or ends where it begins, has nothing of it: `<`, not `<=`.",
+                touches,
+            )
+            for touches in (
+                lambda n_files, rank, ranks: _touching(n_files, rank, ranks, first=True, last=True),
+                lambda n_files, rank, ranks: _touching(n_files, rank, ranks, first=False, last=True),
+                lambda n_files, rank, ranks: _touching(n_files, rank, ranks, first=True, last=False),
+            )
+        ],
+        Mistake(
+            "from one",
+            "Files are counted from 0, as in consolidated.00.pth.",
+            lambda n_files, rank, ranks: [f + 1 for f in _overlapping(n_files, rank, ranks)],
+        ),
+        Mistake(
+            "how many",
+            "That is how many. Asked is which.",
+            lambda n_files, rank, ranks: len(_overlapping(n_files, rank, ranks)),
+        ),
+        Mistake(
+            "two ends",
+            "The first and the last; those between are missing.",
+            lambda n_files, rank, ranks: [_overlapping(n_files, rank, ranks)[i] for i in (0, -1)],
+        ),
+        Mistake(
+            "two ends",
+            "The first and the last; those between are missing.",
+            lambda n_files, rank, ranks: sorted({_overlapping(n_files, rank, ranks)[i] for i in (0, -1)}),
+        ),
+        Mistake(
+            "first and end",
+            "Those are the ends. Asked are all numbers: `list(range(first, end))`.",
+            lambda n_files, rank, ranks: (rank * n_files // ranks, -(-(rank + 1) * n_files // ranks)),
         ),
     ],
 )
@@ -117,33 +237,40 @@ def _rank_bytes(
     D: int, L: int, H: int, K: int, F: int, V: int, R: int, size: int, *, without: tuple[str, ...] = ()
 ) -> int:
     """From shapes; without: what is believed wrongly."""
-    h, total = D // H, 0
+    h = D // H
     kv_rows = K * h // R if R <= K else h
-    if "copies" in without:
-        kv_rows = K * h // R
-    elif "kv cut" in without:
-        kv_rows = K * h
-    elif "gqa" in without:
-        kv_rows = D // R
-    shapes = [(V // R, D), (V // R, D), (D,)]
-    if "head" in without:
-        shapes = shapes[1:]
-    if "embedding cut" in without:
-        shapes[0] = (V, D)
-    if "w3" in without:
-        layer = [(F // R, D)] * 2
-    else:
-        layer = [(F // R, D)] * 3
-    for _ in range(L):
-        shapes += [(D // R, D), (kv_rows, D), (kv_rows, D), (D, D // R), *layer, (D,), (D,)]
-    for shape in shapes:
-        if "norms" in without and len(shape) == 1:
-            continue
-        count = 1
-        for n in shape:
-            count *= n
-        total += count // R if "norms whole" in without and len(shape) == 1 else count
-    return total * size
+    believed = {
+        "copies": K * h // R,
+        "kv cut": K * h,
+        "gqa": D // R,
+        "one at least": K // R * h,
+        "one at most": K * h // R if R <= K else K * h,
+        "head width": max(K // R, 1),
+    }
+    for idea in without:
+        kv_rows = believed.get(idea, kv_rows)
+    kv = [(kv_rows, D)] * (1 if "wv" in without else 2)
+    wo = (D, D) if "wo cut" in without else (D, D // R)
+    w2 = (D, F) if "w2 cut" in without else (D, F // R)
+    w1_and_w3 = [(F // R, D)] * (1 if "w3" in without else 2)
+    tables = [(V if "embedding cut" in without else V // R, D), (V if "head cut" in without else V // R, D)]
+    if "tables" in without:
+        tables = []
+    elif "head" in without:
+        tables = tables[1:]
+    wq = [] if "wq" in without else [(D // R, D)]
+    layer = [*wq, *kv, wo, *w1_and_w3, w2] * (1 if "layers" in without else L)
+    total = sum(rows * columns for rows, columns in tables + layer)
+    norms = (2 * L + 1) * D
+    if "norms" in without:
+        norms = 0
+    elif "norms whole" in without:
+        norms //= R
+    return (total + norms) * size
+
+
+def _other_norms(D: int, L: int, H: int, K: int, F: int, V: int, R: int, size: int, *, a_layer: int, last: int) -> int:
+    return _rank_bytes(D, L, H, K, F, V, R, size, without=("norms",)) + (a_layer * L + last) * D * size
 
 
 BYTES_A_RANK = Exercise(
@@ -151,8 +278,8 @@ BYTES_A_RANK = Exercise(
     hints=(
         "Exercise 6.4 counted the numbers of a whole model: embedding and head, 2 V D; a layer, 2 D D for wq and wo, "
         "2 D K h for wk and wv, 3 D F; norms, (2 L + 1) D. Which of these are cut, and which not?",
-        "All matrices are divided by `ranks`, and the norms are not. One exception: with more ranks than kv heads, "
-        "each rank still has a whole kv head.",
+        "Matrices are divided by `ranks`. A norm is not: every rank has the whole vector to normalize.",
+        "wk and wv are cut between heads, never inside one. With 2 kv heads and 8 ranks: what does a rank hold?",
         "The width of wk and wv on a rank is `max(n_kv_heads // ranks, 1) * head_dim`.",
     ),
     answer=bytes_a_rank,
@@ -169,51 +296,56 @@ BYTES_A_RANK = Exercise(
     tolerance=0.0,
     mistakes=[
         Mistake(
+            "a float",
+            "The number is right, as a float. Bytes are whole: `//`.",
+            sees=_right_as_a_float,
+        ),
+        Mistake(
             "norms cut",
             "You divided everything by the number of ranks. The norms, (2L + 1) D numbers, are whole on each.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("norms whole",)),
+            partial(_rank_bytes, without=("norms whole",)),
         ),
         Mistake(
             "norms and kv heads cut",
             "You divided everything by the number of ranks. Two things are not divided: the norms, whole on each rank, "
             "and a kv head where there are more ranks than those.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("norms whole", "copies")),
+            partial(_rank_bytes, without=("norms whole", "copies")),
         ),
         Mistake(
             "no norms",
             "The norms are missing: two in each layer and one at the end, D numbers each, whole on every rank.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("norms",)),
+            partial(_rank_bytes, without=("norms",)),
         ),
         Mistake(
             "kv heads cut",
             "With more ranks than kv heads you cut a head into pieces. A head is never cut: each rank holds one whole, "
             "and neighbours hold copies.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("copies",)),
+            partial(_rank_bytes, without=("copies",)),
         ),
         Mistake(
             "kv heads on every rank",
             "You put all of wk and wv on every rank. Ranks share the kv heads, as long as there are enough of them.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("kv cut",)),
+            partial(_rank_bytes, without=("kv cut",)),
         ),
         Mistake(
             "as many kv heads as heads",
             "wk and wv are counted as large as wq. They have K heads, not H: K h columns come out of them.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("gqa",)),
+            partial(_rank_bytes, without=("gqa",)),
         ),
         Mistake(
             "the embedding whole",
             "One of the two large tables is whole on every rank in your count. Embedding and head are both cut.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("embedding cut",)),
+            partial(_rank_bytes, without=("embedding cut",)),
         ),
         Mistake(
             "one table",
             "You counted the embedding or the head, and there are both: Llama 2 does not tie them.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("head",)),
+            partial(_rank_bytes, without=("head",)),
         ),
         Mistake(
             "two matrices in the feed-forward",
             "The feed-forward block has three matrices: w1, w3 (the gate makes it a third) and w2.",
-            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size, without=("w3",)),
+            partial(_rank_bytes, without=("w3",)),
         ),
         Mistake(
             "numbers",
@@ -224,6 +356,76 @@ BYTES_A_RANK = Exercise(
             "not shared",
             "That is the whole model. The ranks share the matrices.",
             lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, 1, size),
+        ),
+        Mistake(
+            "both tables whole",
+            "Embedding and head are whole on every rank in your count; both are cut.",
+            partial(_rank_bytes, without=("embedding cut", "head cut")),
+        ),
+        Mistake(
+            "no kv head left",
+            "With more ranks than kv heads `n_kv_heads // ranks` is 0, and wk and wv vanish. One whole head stays.",
+            partial(_rank_bytes, without=("one at least",)),
+        ),
+        Mistake(
+            "all kv heads where they are few",
+            "With more ranks than kv heads you gave each rank all of them. It needs one.",
+            partial(_rank_bytes, without=("one at most",)),
+        ),
+        Mistake(
+            "w2 whole",
+            "w2 is whole on every rank in your count, or w1, or w3. All three are cut, w2 by columns.",
+            partial(_rank_bytes, without=("w2 cut",)),
+        ),
+        Mistake(
+            "wo whole",
+            "wo is whole on every rank in your count, or wq. Both are cut, wo by columns.",
+            partial(_rank_bytes, without=("wo cut",)),
+        ),
+        Mistake(
+            "wo and w2 whole",
+            "It looks as if wo and w2 were whole on every rank in your count. They are cut too, by columns.",
+            partial(_rank_bytes, without=("wo cut", "w2 cut")),
+        ),
+        Mistake(
+            "all ranks together",
+            "That is what all hold together. Asked is one.",
+            lambda D, L, H, K, F, V, R, size: _rank_bytes(D, L, H, K, F, V, R, size) * R,
+        ),
+        *[
+            Mistake(
+                "some norms",
+                "Two norms in each layer, and one after the last.",
+                partial(_other_norms, a_layer=a_layer, last=last),
+            )
+            for a_layer, last in ((2, 0), (1, 1), (1, 0), (0, 1), (2, 2), (0, 3))
+        ],
+        *[
+            Mistake("one layer", "That is one layer; there are n_layers.", wrong)
+            for wrong in (
+                partial(_rank_bytes, without=("layers",)),
+                lambda D, L, H, K, F, V, R, size: _rank_bytes(D, 1, H, K, F, V, R, size),
+            )
+        ],
+        Mistake(
+            "no tables",
+            "Embedding and head are missing, V D numbers each. Both are cut.",
+            partial(_rank_bytes, without=("tables",)),
+        ),
+        Mistake(
+            "one of wq and wo",
+            "wq and wo are two matrices.",
+            partial(_rank_bytes, without=("wq",)),
+        ),
+        Mistake(
+            "one of wk and wv",
+            "wk and wv are two matrices.",
+            partial(_rank_bytes, without=("wv",)),
+        ),
+        Mistake(
+            "head width left out",
+            "The size of a head, dim // n_heads, is left out.",
+            partial(_rank_bytes, without=("head width",)),
         ),
     ],
 )
@@ -258,11 +460,17 @@ ROWS_THAT_FIT = Exercise(
         Case("7B on 80 GB", (80 * 10**9, 13_476_831_232, 10**9, 4096, 524_288)),
         Case("one of 8 ranks of 70B on 80 GB", (80 * 10**9, 17_246_470_144, 10**9, 4096, 40_960)),
         Case("13B on 24 GB: the weights do not fit", (24 * 10**9, 26_031_728_640, 10**9, 4096, 819_200)),
+        Case("70B on 24 GB: far from fitting", (24 * 10**9, 137_953_296_384, 10**9, 4096, 327_680)),
         Case("a row that fits to the byte", (1000, 300, 100, 10, 20)),
         Case("a row that lacks one byte", (999, 300, 100, 10, 20)),
     ],
     tolerance=0.0,
     mistakes=[
+        Mistake(
+            "a float",
+            "The number is right, as a float. Rows are whole: `//` between whole numbers.",
+            sees=_right_as_a_float,
+        ),
         Mistake(
             "an empty card",
             "You shared out the whole card. The weights are on it already, and the libraries.",
@@ -315,6 +523,57 @@ ROWS_THAT_FIT = Exercise(
                 (card - weights - libraries - 1) // (tokens * a_token), 0
             ),
         ),
+        Mistake(
+            "towards zero",
+            "`int` cuts towards 0: -85.6 becomes -85, and that is no batch. Where nothing fits the answer is 0.",
+            lambda card, weights, libraries, tokens, a_token: int((card - weights - libraries) / (tokens * a_token)),
+        ),
+        Mistake(
+            "plus libraries",
+            "Libraries take room: they are subtracted, like the weights.",
+            lambda card, weights, libraries, tokens, a_token: max(
+                (card - weights + libraries) // (tokens * a_token), 0
+            ),
+        ),
+        Mistake(
+            "at least one",
+            "Where not one row fits the answer is 0.",
+            lambda card, weights, libraries, tokens, a_token: max(
+                (card - weights - libraries) // (tokens * a_token), 1
+            ),
+        ),
+        *[
+            Mistake(
+                "brackets", "`a // b * c` multiplies at the end. Put brackets around tokens * bytes_a_token.", wrong
+            )
+            for wrong in (
+                lambda card, weights, libraries, tokens, a_token: max(
+                    (card - weights - libraries) // tokens * a_token, 0
+                ),
+                lambda card, weights, libraries, tokens, a_token: max(
+                    (card - weights - libraries) / tokens * a_token, 0
+                ),
+            )
+        ],
+        Mistake(
+            "weights for each row",
+            "Weights are there once, not once a row.",
+            lambda card, weights, libraries, tokens, a_token: card // (weights + libraries + tokens * a_token),
+        ),
+        Mistake(
+            "keys and values again",
+            "bytes_a_token counts both already.",
+            lambda card, weights, libraries, tokens, a_token: max(
+                (card - weights - libraries) // (2 * tokens * a_token), 0
+            ),
+        ),
+        *[
+            Mistake("left over", "Those are the bytes left over. How many rows is that?", wrong)
+            for wrong in (
+                lambda card, weights, libraries, tokens, a_token: card - weights - libraries,
+                lambda card, weights, libraries, tokens, a_token: max(card - weights - libraries, 0),
+            )
+        ],
     ],
 )
 
@@ -406,7 +665,32 @@ TO_PAIRS = Exercise(
             "The order is right, and `.view` cannot make a matrix of transposed axes without copying. `.reshape` can.",
             sees=_raises_for_views,
         ),
+        Mistake(
+            "axes 0 and 1",
+            "You exchanged heads and halves; exchange halves and rows, axes 1 and 2.",
+            lambda w, n_heads: w.view(n_heads, 2, -1, w.shape[-1]).transpose(0, 1).reshape(w.shape),
+        ),
+        Mistake(
+            "axes 2 and 3",
+            "You exchanged rows and inputs. A row stays a row: axes 1 and 2.",
+            lambda w, n_heads: w.view(n_heads, 2, -1, w.shape[-1]).transpose(2, 3).reshape(w.shape),
+        ),
+        Mistake(
+            "the first head only",
+            "Only the first head is sorted.",
+            lambda w, n_heads: torch.cat([to_pairs(w[: len(w) // n_heads], 1), w[len(w) // n_heads :]]),
+        ),
+        *[
+            Mistake("numbers of rows", "Those are numbers of rows; `w[order]` takes them.", wrong)
+            for wrong in (
+                lambda w, n_heads: _order_of_pairs(torch.arange(len(w)), n_heads),
+                lambda w, n_heads: _order_of_pairs(torch.arange(len(w)), n_heads).tolist(),
+            )
+        ],
     ],
 )
+
+for exercise in BYTES_A_RANK, ROWS_THAT_FIT:
+    exercise.mistakes += _as_floats(exercise.mistakes)
 
 EXERCISES = [FILES_FOR_RANK, BYTES_A_RANK, ROWS_THAT_FIT, TO_PAIRS]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
 
 from minillama.teach.exercise import Attempt, Case, Exercise, Mistake
 
@@ -126,6 +130,53 @@ COLUMN_SHARD = Exercise(
             "You return all parts. A rank keeps its own, and never needs the memory for the others.",
             lambda w, rank, ranks: w.chunk(ranks, 0),
         ),
+        Mistake(
+            "one row",
+            "You return one row, number `rank`. A rank holds len(w) // ranks rows.",
+            lambda w, rank, ranks: w[rank],
+        ),
+        Mistake(
+            "one row",
+            "You return one row, number `rank`. A rank holds len(w) // ranks rows.",
+            lambda w, rank, ranks: w[rank : rank + 1],
+        ),
+        Mistake(
+            "the whole",
+            "You return all of w. Then nothing is saved: each rank would hold, and compute, everything.",
+            lambda w, rank, ranks: w,
+        ),
+        Mistake(
+            "from the start",
+            "You end at the right place and begin at row 0: the slice lacks its first number.",
+            lambda w, rank, ranks: w[: (rank + 1) * (len(w) // ranks)],
+        ),
+        Mistake(
+            "one row short",
+            "Your part ends one row too early. A slice leaves out its second number by itself: no `- 1`.",
+            lambda w, rank, ranks: w[rank * (len(w) // ranks) : (rank + 1) * (len(w) // ranks) - 1],
+        ),
+        Mistake(
+            "one row more",
+            "Your part ends one row too late, with the first row of the next rank: no `+ 1` at the end of the slice.",
+            lambda w, rank, ranks: w[rank * (len(w) // ranks) : (rank + 1) * (len(w) // ranks) + 1],
+        ),
+        Mistake(
+            "backwards",
+            "You count the parts from the last one. Rank 0 holds the first.",
+            lambda w, rank, ranks: w.chunk(ranks, 0)[ranks - 1 - rank],
+        ),
+        Mistake(
+            "zeros for the others",
+            "Your part has the shape of the whole, with zeros for the other ranks. Then each rank needs the memory for "
+            "all of it: return the rank's rows alone.",
+            lambda w, rank, ranks: torch.cat([p if i == rank else 0 * p for i, p in enumerate(w.chunk(ranks, 0))]),
+        ),
+        Mistake(
+            "n from the columns",
+            "You cut along the right axis, and the size of your part comes from the other: `w.shape[1]` counts the "
+            "inputs. There are w.shape[0], or len(w), rows to share.",
+            lambda w, rank, ranks: w[rank * (w.shape[1] // ranks) : (rank + 1) * (w.shape[1] // ranks)],
+        ),
     ],
 )
 
@@ -175,6 +226,48 @@ def _sum_hidden(x: torch.Tensor, shards: Shards) -> torch.Tensor:
     return torch.stack([hidden @ w2.T for _, w2, _ in shards]).sum(0)
 
 
+def _chained_onto_x(x: torch.Tensor, shards: Shards) -> torch.Tensor:
+    for shard in shards:
+        x = x + _parts(x, [shard])[0]
+    return x
+
+
+def _summed(part: Callable[..., torch.Tensor]) -> Callable[[torch.Tensor, Shards], torch.Tensor]:
+    """The sum over ranks of what `part` makes of x, w1, w2, w3: for the mistakes."""
+    return lambda x, shards: torch.stack([part(x, *shard) for shard in shards]).sum(0)
+
+
+def _untransposed(which: Sequence[int]) -> Callable[[torch.Tensor, Shards], torch.Tensor]:
+    def part(x: torch.Tensor, *shard: torch.Tensor) -> torch.Tensor:
+        w1, w2, w3 = (w if i in which else w.T for i, w in enumerate(shard))
+        return (F.silu(x @ w1) * (x @ w3)) @ w2
+
+    return _summed(part)
+
+
+class _Gluing(TorchFunctionMode):
+    """Notes whether weights of two ranks are laid beside one another."""
+
+    def __init__(self, shards: Shards) -> None:
+        super().__init__()
+        self.owners = {w.untyped_storage().data_ptr(): rank for rank, shard in enumerate(shards) for w in shard}
+        self.seen = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.cat, torch.concat, torch.concatenate, torch.hstack, torch.vstack):
+            pieces = args[0] if args else kwargs["tensors"]
+            places = {piece.untyped_storage().data_ptr() for piece in pieces}
+            self.seen |= len({self.owners[place] for place in places if place in self.owners}) > 1
+        return func(*args, **(kwargs or {}))
+
+
+def _glues(function: Callable[..., Any]) -> str | None:
+    shards = _shards(4, 6, 2, 10)
+    with _Gluing(shards) as gluing:
+        function(_numbers(3, 4), shards)
+    return "You put the weights together, though, which no rank has room for." if gluing.seen else None
+
+
 def _chained(x: torch.Tensor, shards: Shards) -> torch.Tensor:
     for w1, w2, w3 in shards:
         x = (F.silu(x @ w1.T) * (x @ w3.T)) @ w2.T
@@ -214,6 +307,11 @@ PARALLEL_SWIGLU = Exercise(
             lambda x, shards: torch.stack(_parts(x, shards)),
         ),
         Mistake(
+            "stacks",
+            "You return the ranks' parts as a list or a stack; they have to be added into one (..., D).",
+            lambda x, shards: _parts(x, shards),
+        ),
+        Mistake(
             "mean",
             "You average. Each rank holds other neurons, not another opinion on the same: their parts add up.",
             lambda x, shards: torch.stack(_parts(x, shards)).mean(0),
@@ -231,9 +329,22 @@ PARALLEL_SWIGLU = Exercise(
             _sum_hidden,
         ),
         Mistake(
+            "sums the neurons",
+            "You add the ranks' neurons, and only then apply w2. Neuron 0 of rank 0 and neuron 0 of rank 1 have "
+            "nothing in common but their number.",
+            lambda x, shards: (
+                torch.stack([F.silu(x @ w1.T) * (x @ w3.T) for w1, _, w3 in shards]).sum(0) @ shards[0][1].T
+            ),
+        ),
+        Mistake(
             "one after another",
             "You hand one rank's result to the next, as if they were layers. All ranks read the same x.",
             _chained,
+        ),
+        Mistake(
+            "one after another",
+            "You hand one rank's result to the next, as if they were layers. All ranks read the same x.",
+            _chained_onto_x,
         ),
         Mistake(
             "w1 and w3 swapped",
@@ -250,7 +361,61 @@ PARALLEL_SWIGLU = Exercise(
             "x is in your sum. The stream is added outside, once: on every rank, inside, it would be added R times.",
             lambda x, shards: torch.stack([x + part for part in _parts(x, shards)]).sum(0),
         ),
+        Mistake(
+            "adds x",
+            "x is in your result. The parts alone are asked for; the layer adds them to the stream, outside.",
+            lambda x, shards: x + torch.stack(_parts(x, shards)).sum(0),
+        ),
+        Mistake(
+            "summed R times",
+            "Your sum is R times what it should be: each part belongs into it once.",
+            lambda x, shards: torch.stack(_parts(x, shards)).sum(0) * len(shards),
+        ),
+        *(
+            Mistake(
+                "a rank left out",
+                "One rank is missing from your sum. All have a part of it; rank 0 is a rank, and so is the last.",
+                lambda x, shards, kept=kept, start=start: sum(_parts(x, shards[kept]), start(x)),
+            )
+            for kept in (slice(1, None), slice(None, -1))
+            for start in (torch.zeros_like, lambda x: 0)
+        ),
+        Mistake(
+            "w2 and w3 swapped",
+            "A shard is (w1, w2, w3), in this order: you took w2 for w3.",
+            _summed(lambda x, w1, w2, w3: (F.silu(x @ w1.T) * (x @ w2.T)) @ w3.T),
+        ),
+        *(
+            Mistake(
+                "not transposed",
+                "Weights are stored (out, in): each product is `x @ w.T`.",
+                _untransposed(which),
+            )
+            for n in (1, 2, 3)
+            for which in combinations(range(3), n)
+        ),
+        Mistake(
+            "bends the product",
+            "You bend the product of gate and value. SiLU is for the gate alone, before they meet: `F.silu(g) * v`.",
+            _summed(lambda x, w1, w2, w3: F.silu((x @ w1.T) * (x @ w3.T)) @ w2.T),
+        ),
+        Mistake(
+            "no value",
+            "w3 has no say. Each neuron's bent gate is multiplied by its value, `x @ w3.T`.",
+            _summed(lambda x, w1, w2, w3: F.silu(x @ w1.T) @ w2.T),
+        ),
+        Mistake(
+            "adds gate and value",
+            "You add gate and value. The gate says how much of the value passes: they are multiplied.",
+            _summed(lambda x, w1, w2, w3: (F.silu(x @ w1.T) + x @ w3.T) @ w2.T),
+        ),
+        Mistake(
+            "sigmoid",
+            "The gate's bend is a sigmoid. SiLU is `g * sigmoid(g)`.",
+            _summed(lambda x, w1, w2, w3: (torch.sigmoid(x @ w1.T) * (x @ w3.T)) @ w2.T),
+        ),
     ],
+    remark=_glues,
 )
 
 
@@ -334,12 +499,54 @@ ALL_REDUCE_BYTES = Exercise(
             "That is what all ranks send together. Asked is what each sends.",
             lambda d, n, t, b, r: float(2 * n * 2 * (r - 1) * t * d * b),
         ),
+        Mistake(
+            "a quarter",
+            "That is a quarter: both twos are missing. A layer has two all-reduces, one at the end of attention and "
+            "one at the end of the feed-forward, and the ring of each goes round twice.",
+            lambda d, n, t, b, r: n * (r - 1) * t * d * b / r,
+        ),
+        Mistake(
+            "doubled",
+            "That is twice as much. Asked is what each rank sends; what it receives is as much again.",
+            lambda d, n, t, b, r: 2 * (2 * n * 2 * (r - 1) * t * d * b / r),
+        ),
+        Mistake(
+            "upside down",
+            "Your fraction stands on its head: it is (R - 1) / R, R - 1 steps with a piece of 1/R each.",
+            lambda d, n, t, b, r: 2 * n * 2 * r / (r - 1) * t * d * b,
+        ),
+        Mistake(
+            "always two vectors",
+            "You count two vectors for each all-reduce, whatever the ranks. It is 2 (R - 1) / R: one for two ranks, "
+            "none for one.",
+            lambda d, n, t, b, r: float(2 * n * 2 * t * d * b),
+        ),
+        Mistake(
+            "divides too early",
+            "Your `//` comes too early, and what it cuts off is missing from the product. Multiply first, divide last.",
+            lambda d, n, t, b, r: float(2 * n * (2 * (r - 1) // r) * t * d * b),
+        ),
+        Mistake(
+            "divides too early",
+            "Your `//` comes too early, and what it cuts off is missing from the product. Multiply first, divide last.",
+            lambda d, n, t, b, r: 0.0,
+        ),
+        Mistake(
+            "bits",
+            "These are bits: eight times as many. number_bytes counts bytes already.",
+            lambda d, n, t, b, r: 8 * (2 * n * 2 * (r - 1) * t * d * b / r),
+        ),
+        Mistake(
+            "the embedding too",
+            "You count one all-reduce more than the layers have: two for each, and the embedding is in none of them.",
+            lambda d, n, t, b, r: (2 * n + 1) * 2 * (r - 1) * t * d * b / r,
+        ),
     ],
 )
 
 
 def _lookup_cases() -> list[Case]:
-    table = _numbers(12, 3)
+    table = _numbers(12, 5)  # as wide as no part has rows
     tokens = torch.tensor([[0, 5, 11, 6], [3, 4, 7, 8]])
     return [
         Case("rows 0 to 3 of 12", (tokens, table[:4], 0)),
@@ -357,8 +564,37 @@ def _lookup_expected(tokens: torch.Tensor, part: torch.Tensor, first: int) -> to
 
 
 def _index_error(attempt: Attempt) -> bool:
-    errors = [attempt.outcomes[i].error for i in attempt.failed]
-    return all(isinstance(error, IndexError) for error in errors)
+    return all(isinstance(attempt.outcomes[i].error, IndexError) for i in attempt.failed)
+
+
+def _index_error_where(has: Callable[[torch.Tensor, int, int], torch.Tensor]) -> Callable[[Attempt], bool]:
+    """Whether it stops at a row that is not there in just those cases that have such tokens."""
+
+    def sees(attempt: Attempt) -> bool:
+        cases = [i for i, case in enumerate(attempt.cases) if has(case.args[0], case.args[2], len(case.args[1])).any()]
+        return attempt.failed == cases and _index_error(attempt)
+
+    return sees
+
+
+def _d_rows(row: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """D taken for the number of rows."""
+    mine = (row >= 0) & (row < part.shape[1])
+    return part[row * mine] * mine[..., None]
+
+
+ONE_TOO_MANY = (
+    "A token equal to `first + len(part)` counts as this rank's: it is the next rank's first. Rows run up to "
+    "len(part) - 1 (`<`, not `<=`)."
+)
+NO_LOWER_END = (
+    "Tokens below `first` pass as this rank's own. Their rows are negative: Python counts those from the end, or a "
+    "clamp makes them row 0, and other words' vectors come. Both ends have to be asked for."
+)
+NO_UPPER_END = (
+    "Tokens beyond the last row pass as this rank's own. A rank has len(part) rows: tokens from `first + len(part)` on "
+    "are other ranks'. Both ends have to be asked for."
+)
 
 
 VOCAB_LOOKUP = Exercise(
@@ -366,17 +602,61 @@ VOCAB_LOOKUP = Exercise(
     hints=(
         "Token 70 is row 6 of a part that begins with token 64. Which tokens have a row here at all?",
         "Rows run from 0 to len(part) - 1. For a token outside, what has to be added to the other ranks' answer?",
-        "`row = tokens - first`; `mine = (row >= 0) & (row < len(part))`; look up `row * mine`, then zero.",
+        "`row = tokens - first`; `mine = (row >= 0) & (row < len(part))`; look up `row * mine`, and "
+        "multiply by `mine[..., None]`.",
     ),
     answer=vocab_lookup,
     expected=_lookup_expected,
     cases=_lookup_cases,
     mistakes=[
+        Mistake("one row too many", ONE_TOO_MANY, sees=_index_error_where(lambda t, first, n: t == first + n)),
+        Mistake(
+            "one row too many",
+            ONE_TOO_MANY,
+            lambda tokens, part, first: (
+                part[(tokens - first).clamp(0, len(part) - 1)]
+                * ((tokens >= first) & (tokens <= first + len(part)))[..., None]
+            ),
+        ),
+        Mistake("no lower end", NO_LOWER_END, sees=_index_error_where(lambda t, first, n: t < first)),
+        Mistake(
+            "no lower end",
+            NO_LOWER_END,
+            lambda tokens, part, first: (
+                part[(tokens - first).clamp(0, len(part) - 1)] * (tokens < first + len(part))[..., None]
+            ),
+        ),
+        Mistake(
+            "no lower end",
+            NO_LOWER_END,
+            lambda tokens, part, first: (
+                part[(tokens - first).clamp(max=len(part) - 1)] * (tokens < first + len(part))[..., None]
+            ),
+        ),
+        Mistake("no upper end", NO_UPPER_END, sees=_index_error_where(lambda t, first, n: t >= first + n)),
+        Mistake(
+            "no upper end",
+            NO_UPPER_END,
+            lambda tokens, part, first: part[(tokens - first).clamp(0, len(part) - 1)] * (tokens >= first)[..., None],
+        ),
         Mistake(
             "looks outside",
-            "It looks for rows that this rank does not have. Find out first which tokens are its own, and look up "
-            "some safe row, 0 for instance, for the others.",
+            "It looks for rows that this rank does not have. Find out first which tokens are its own, look up some "
+            "safe row, 0 for instance, for the others, and put zeros there afterwards.",
             sees=_index_error,
+        ),
+        Mistake(
+            "D for the rows",
+            "You ask `part.shape[1]` how many rows there are. That is D, how wide a vector is; there are part.shape[0] "
+            "rows, or len(part).",
+            lambda tokens, part, first: _d_rows(tokens - first, part),
+        ),
+        Mistake(
+            "D for the rows",
+            "You ask `part.shape[1]` how many rows there are. That is D, how wide a vector is; there are part.shape[0] "
+            "rows, or len(part).",
+            # Clamped, as the parts with fewer rows than D lack one.
+            lambda tokens, part, first: _d_rows(tokens - first, torch.cat([part, part[-1:]])),
         ),
         Mistake(
             "not zeroed",
@@ -403,7 +683,8 @@ VOCAB_LOOKUP = Exercise(
         ),
         Mistake(
             "one row too few",
-            "The first row of the part is missing: a token equal to `first` is this rank's own (`>=`, not `>`).",
+            "The vector of token `first` comes out as zeros. Row 0 is a row like any other: a mask with `>` loses it, "
+            "and so does putting zeros wherever the row is 0. Ask whose the token is, not which row it got.",
             lambda tokens, part, first: _lookup_expected(tokens, part, first) * (tokens != first)[..., None],
         ),
         Mistake(
@@ -482,7 +763,8 @@ MY_KV_HEADS = Exercise(
         ),
         Mistake(
             "none left",
-            "With more ranks than kv heads, K // R is 0, and your rank holds none. It needs a copy of one.",
+            "On some ranks yours is empty: with more ranks than kv heads there is not one for each. Such a rank needs "
+            "a copy of the one that its query heads look at.",
             _even,
         ),
         Mistake(
@@ -514,9 +796,46 @@ MY_KV_HEADS = Exercise(
             lambda r, R, K: list(range(K)),
         ),
         Mistake(
+            "all of them",
+            "Every rank holds all kv heads. It works, and the KV cache is then as large on each rank as it would be "
+            "on one.",
+            lambda r, R, K: list(range(K)) if R >= K else _even(r, R, K),
+        ),
+        Mistake(
             "only the first of them",
             "With fewer ranks than kv heads, each rank holds several: K // R of them.",
             lambda r, R, K: [r * K // R],
+        ),
+        Mistake(
+            "empty ranges",
+            "Both ends of your range are the same head on some ranks when ranks are more than kv heads: such a rank "
+            "needs a copy of it.",
+            lambda r, R, K: list(range(r * K // R, (r + 1) * K // R)),
+        ),
+        Mistake(
+            "one head too many",
+            "One head too many: `range` leaves out its second number.",
+            lambda r, R, K: list(range(r * K // R, (r + 1) * K // R + 1)),
+        ),
+        Mistake(
+            "none between",
+            "Only the first of the ranks that share a head holds it. The ranks between have none, and their query "
+            "heads look at one, too.",
+            lambda r, R, K: ([r // (R // K)] if r % (R // K) == 0 else []) if R >= K else _even(r, R, K),
+        ),
+        *(
+            Mistake(
+                "rounded up",
+                "You round up, or to the nearest. R / K neighbours share a head, and the last of them has the same one "
+                "as the first: round down, `//`.",
+                lambda r, R, K, rounded=rounded: [rounded(r * K / R)] if R >= K else _even(r, R, K),
+            )
+            for rounded in (math.ceil, round, lambda x: math.floor(x + 0.5))
+        ),
+        Mistake(
+            "not whole",
+            "`//`, not `/`: a head's number is whole.",
+            lambda r, R, K: [r * K / R] if R >= K else _even(r, R, K),
         ),
     ],
 )

@@ -179,6 +179,11 @@ MOST_COMMON_PAIR = Exercise(
             lambda words: (_pairs_by_place(words), max(_counted(words).values())),
         ),
         Mistake(
+            "with its count",
+            "You return the pair together with its count, as `most_common(1)` does. Return only the pair: `[0][0]`.",
+            lambda words: [(_pairs_by_place(words), max(_counted(words).values()))],
+        ),
+        Mistake(
             "the last of equals",
             "Where two pairs are equally common you take the last; take the one that was met first (`>`, not `>=`).",
             lambda words: max(reversed(_counted(words)), key=_counted(words).get),
@@ -239,6 +244,14 @@ def _merged_by_pattern(pieces: list[str], pair: Pair) -> list[str]:
     first, second = map(re.escape, pair)
     text = re.sub(f"(?<=\0){first}\0{second}(?=\0)", "".join(pair).replace("\\", r"\\"), f"\0{chr(0).join(pieces)}\0")
     return text.strip("\0").split("\0")
+
+
+def _merged_as_tuples(pieces: list[str], pair: Pair) -> list[Any]:
+    out: list[Any] = list(pieces)
+    for i in range(len(pieces)):
+        if tuple(out[i : i + 2]) == pair:
+            out[i : i + 2] = [pair]
+    return out
 
 
 def _overlapping(pieces: list[str], pair: Pair) -> list[str]:
@@ -345,6 +358,11 @@ MERGE_PAIR = Exercise(
             "not joined",
             "The pieces come back as they were. (A pair put into the list as a tuple is no joined piece: `a + b` is.)",
             lambda pieces, pair: pieces,
+        ),
+        Mistake(
+            "not joined",
+            "The pieces come back as they were. (A pair put into the list as a tuple is no joined piece: `a + b` is.)",
+            lambda pieces, pair: _merged_as_tuples(pieces, pair),
         ),
         Mistake(
             "one text",
