@@ -19,6 +19,10 @@ help:
 	@echo "make install   everything for development, into $(VENV) (PYTHON=... chooses the Python)"
 
 lab: $(VENV)/.notebooks
+	@# Or the first thing to be seen is a question: may JupyterLab fetch news?
+	@mkdir -p $(VENV)/etc/jupyter/labconfig
+	@echo '{"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}' \
+		> $(VENV)/etc/jupyter/labconfig/default_setting_overrides.json
 	@flags=; \
 	if [ "$$(id -u)" = 0 ]; then flags="$$flags --allow-root"; fi; \
 	if [ "$$(uname)" = Linux ] && [ -z "$$DISPLAY$$WAYLAND_DISPLAY$$BROWSER$$WSL_DISTRO_NAME" ]; then \
