@@ -84,6 +84,8 @@ def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
     Raises FileNotFoundError, with folder and pattern, if there are none; CheckpointError if the numbers have gaps.
     """
     folder = as_path("ckpt_dir", ckpt_dir)
+    if os.path.isfile(folder):
+        raise FileNotFoundError(f"{folder} is a file; name its folder, {folder.parent}")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder}: expected one with {PATTERN} and params.json")
     if in_hugging_face_layout(folder):

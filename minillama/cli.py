@@ -92,7 +92,9 @@ TokenizerPath = Annotated[
     typer.Option(help="SentencePiece's or Llama 3's.", show_default="tokenizer.model beside the checkpoint or above"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:0 or mps.")]
-Dtype = Annotated[str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="the checkpoint's")]
+Dtype = Annotated[
+    str | None, typer.Option(help="float32, bfloat16 or float16.", show_default="the checkpoint's; on a GPU 16 bits")
+]
 Quantize = Annotated[
     str | None, typer.Option(help="int8 or int4: weights of fewer bits, on the CPU.", show_default="as they are")
 ]
@@ -363,7 +365,8 @@ def info(
         fitting = [f"a batch of {needed.largest_batch}"] * bool(needed.largest_batch)
         all_of_it = ", all of the context" * (needed.largest_seq_len == args.max_seq_len)
         fitting += [f"{needed.largest_seq_len:,} tokens at batch {batch}{all_of_it}"] * bool(needed.largest_seq_len)
-        rows += [("what fits", " or ".join(fitting) or "nothing: take more ranks, or a smaller --dtype")]
+        smaller = ", or a smaller --dtype" * (chosen == DTYPES["float32"])
+        rows += [("what fits", " or ".join(fitting) or f"nothing: take more ranks{smaller}")]
     label = max(len(left) for left, _ in rows) + 2
     for left, right in rows:
         if label + len(right) > WIDTH:  # the end of a long path says more than its beginning
@@ -858,7 +861,10 @@ def _mendable(error: Exception) -> str | None:
     if isinstance(error, UsageError):
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "minillama"
-        return f"{' '.join(error.format_message().split()).rstrip('.')} (see {command} --help)"  # type: ignore[attr-defined]
+        said = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
+        if getattr(error, "option_name", "") in ("--mp", "--ranks", "--nproc-per-node"):
+            said += "; ranks are started by torchrun: torchrun --nproc_per_node N -m minillama ..."
+        return f"{said} (see {command} --help)"
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and ("out of memory" in str(error) or "can't allocate memory" in str(error))
     ):

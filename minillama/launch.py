@@ -116,7 +116,8 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
         index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
         if index >= n_gpus:
             gpus = f"{n_gpus} GPU{'s' * (n_gpus != 1)}"
-            wants = f"rank {os.environ.get('RANK', '0')} wants cuda:{index}, and this machine has {gpus}"
+            wants = f"rank {os.environ.get('RANK', '0')} wants" if launched_ranks() > 1 else "asked for is"
+            wants = f"{wants} cuda:{index}, and this machine has {gpus}"
             fewer = f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else ""
             raise ValueError(f"{wants}; {fewer}use --device cpu")
         torch.cuda.set_device(index)

@@ -513,6 +513,14 @@ def test_errors_in_a_real_process_leave_stdout_empty_and_no_traceback():
     assert stderr.startswith("minillama: error: no folder") and stderr.count("\n") == 1
 
 
+def test_whoever_asks_for_ranks_by_an_option_is_told_of_torchrun():
+    for option in ("--mp", "--ranks"):
+        result = run("complete", "x", option, 2)
+        assert result.exit_code == 2
+        assert f"No such option: {option}" in result.stderr
+        assert "torchrun --nproc_per_node N -m minillama" in result.stderr
+
+
 def test_version_and_help():
     assert succeed("--version") == f"minillama {__version__}\n"
     assert succeed() == succeed("--help") == succeed("-h")

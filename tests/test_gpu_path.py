@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import namedtuple
@@ -126,6 +127,21 @@ def test_every_line_of_the_gpu_check_comes_out_on_a_cpu(
         assert said[name]["tokens_per_s"] > 0 and said[name]["gb_per_s"] > 0
     table = capsys.readouterr().out
     assert all(what in table for what in SAID)
+
+
+def test_what_is_known_when_the_time_is_up_is_still_a_table(
+    gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(gpu_check, "speed", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as end:
+            run_check(gpu_check, monkeypatch, tmp_path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert end.value.code == 128 + signal.SIGTERM
+    table = capsys.readouterr().out
+    assert "bf16 here against fp32 on the CPU" in table and "not run: the time was up" in table
 
 
 def test_a_device_that_computes_something_else_is_found_out(

@@ -131,6 +131,11 @@ def test_a_right_answer_is_kept_and_what_runs_on_it_is_told(
     assert len(trace.read_text().splitlines()) > 24 * 13  # every norm of six layers, at every token
 
 
+def test_a_name_in_place_of_the_function_is_told_apart(kept: Path) -> None:
+    with pytest.raises(PartError, match=r"takes the function itself: teach.promote_mine\(rms_norm\), without quotes"):
+        promote_mine("rms_norm")  # type: ignore[arg-type]
+
+
 def test_what_is_kept_holds_all_it_needs(kept: Path, written: Callable[..., Any]) -> None:
     function = written(
         """

@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd.profiler import profile
@@ -85,6 +86,7 @@ def main() -> int:
     device = pick_device(options.device)
     args = ModelArgs(**SHAPES[known_shape(options.model)])
     check = Check(options.minutes * 60)
+    signal.signal(signal.SIGTERM, lambda *_: time_is_up(check))
     check.part("machine", 0, lambda check: about(check, device, options.model))
     check.part("correctness", 10, lambda check: correctness(check, args, device, options.compile))
     check.part("speed", 60, lambda check: speed(check, args, device, options))
@@ -94,6 +96,12 @@ def main() -> int:
         lines = [dataclasses.asdict(line) for line in check.lines]
         options.json.write_text(json.dumps(check.figures | {"lines": lines, "good": not wrong}, indent=1) + "\n")
     return int(wrong)
+
+
+def time_is_up(check: Check) -> NoReturn:
+    check.add("the rest", "not run: the time was up")
+    print(check.table(), flush=True)
+    sys.exit(128 + signal.SIGTERM)
 
 
 def parsed() -> argparse.Namespace:

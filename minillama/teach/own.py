@@ -95,6 +95,8 @@ def promote_mine(function: Function) -> Verdict | Shown:
 
     A function that is not finished, or wrong, is not kept: what is returned says why.
     """
+    if isinstance(function, str):
+        raise PartError(f"promote_mine takes the function itself: teach.promote_mine({function}), without quotes")
     name = getattr(function, "__name__", None)
     known = exercises()
     if name not in known:
