@@ -478,18 +478,18 @@ def convert(
         return tqdm(keys, unit="tensor", leave=False, disable=None)
 
     if quantize is not None:
-        work.convert(src, dst, quantize, bar)
+        made_at = work.convert(src, dst, quantize, bar)
     else:
         shard_bytes = None if shard_size is None else max(1, int(shard_size * 10**9))
-        work.rewrite(src, dst, to or "", mp=mp, dtype=dtype, shard_bytes=shard_bytes, progress=bar)
-    before, after = (sum(path.stat().st_size for path in checkpoint_files(folder)) for folder in (src, dst))
+        made_at = work.rewrite(src, dst, to or "", mp=mp, dtype=dtype, shard_bytes=shard_bytes, progress=bar)
+    before, after = (sum(path.stat().st_size for path in checkpoint_files(folder)) for folder in (src, made_at))
     if as_json:
-        made = {"quantized": quantize} if quantize else {"layout": to, "files": len(checkpoint_files(dst))}
+        made = {"quantized": quantize} if quantize else {"layout": to, "files": len(checkpoint_files(made_at))}
         _say_json({"src": str(src), "dst": str(dst)} | made | {"src_bytes": before, "dst_bytes": after})
     elif quantize is not None:
         _say(f"{dst}: {gb(after)} instead of {gb(before)}\n")
     else:
-        _say(f"{dst}: {count(len(checkpoint_files(dst)), 'file')}, {gb(after)}\n")
+        _say(f"{dst}: {count(len(checkpoint_files(made_at)), 'file')}, {gb(after)}\n")
 
 
 class Conversation:

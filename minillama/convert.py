@@ -56,10 +56,11 @@ FULL = {
 Progress = Callable[[Iterable[str]], Iterable[str]]
 
 
-def convert(src: str | Path, dst: str | Path, format: str, progress: Progress = iter) -> None:
+def convert(src: str | Path, dst: str | Path, format: str, progress: Progress = iter) -> Path:
     """Write the folder `src` again as `dst` with its linears in `format`, "int8" or "int4", and its tokenizer.
 
-    progress: wraps the keys while they are worked on (`tqdm`). `dst` appears when it is whole, never before.
+    progress: wraps the keys while they are worked on (`tqdm`). `dst` appears when it is whole, never before, and is
+    returned.
     Raises ValueError and FileNotFoundError, before anything is written, where `src` cannot be read or `dst` is there.
     """
     named_format(format)
@@ -80,6 +81,7 @@ def convert(src: str | Path, dst: str | Path, format: str, progress: Progress = 
         save(tensors, folder / "consolidated.00.pth")
         _copy_tokenizer(src, folder)
         _write_json(folder / "params.json", params | {"quantized": format})  # without which nothing loads
+    return dst
 
 
 def rewrite(
@@ -91,7 +93,7 @@ def rewrite(
     dtype: str | torch.dtype | None = None,
     shard_bytes: int | None = None,
     progress: Progress = iter,
-) -> None:
+) -> Path:
     """Write the folder `src`, of either layout, again as `dst` in the layout `to`, "meta" or "hf", with its tokenizer.
 
     mp: into how many files, in Meta's layout (one if it is not said); shard_bytes: how large files may be, in the
@@ -115,11 +117,12 @@ def rewrite(
     weights = found.weights(shapes)
     dtype = dtype or found.dtype
     check_disk(dst, found.args.n_params * dtype.itemsize)
+    params = params_of(src) if to == "meta" else {}  # now, as the weights' shapes are
     with new_folder(dst) as folder:
         if to == "meta":
             write_meta(folder, weights, shapes, dtype, files, progress)
             _copy_tokenizer(src, folder)
-            _write_json(folder / "params.json", params_of(src))
+            _write_json(folder / "params.json", params)
         else:
             if (found.args.rope_scaling or {}).get("rope_type") == "ntk":
                 warnings.warn(
@@ -130,6 +133,7 @@ def rewrite(
             write_hugging_face(folder, weights, shapes, dtype, shard_bytes, found.args.head_dim, progress)
             ids = _tokenizer_for_transformers(src, folder, found.args)
             _write_json(folder / huggingface.CONFIG, huggingface.config_of(found.args, dtype, ids))
+    return dst
 
 
 def check_disk(dst: Path, needed: int) -> None:
@@ -217,7 +221,7 @@ def new_folder(dst: Path) -> Iterator[Path]:
     Raises OSError, in our words and with the file's name, where the disk is full before that.
     """
     dst.parent.mkdir(parents=True, exist_ok=True)
-    with _sigterm_raises(), tempfile.TemporaryDirectory(dir=dst.parent, prefix=_hidden(dst)) as work:
+    with _signals_raise(), tempfile.TemporaryDirectory(dir=dst.parent, prefix=_hidden(dst)) as work:
         whole = Path(work) / "whole"
         whole.mkdir()
         try:
@@ -239,21 +243,28 @@ def new_folder(dst: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Let SIGTERM, which by itself ends the process at once, end it as Ctrl-C does: with what is half made removed."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield  # somebody else sees to it, or nobody can
+def _signals_raise() -> Iterator[None]:
+    """Let signals that by themselves end the process at once end it as Ctrl-C does: with what is half made removed."""
+    named = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]  # the latter: a terminal was closed
+    ours = [one for one in named if one is not None and signal.getsignal(one) == signal.SIG_DFL]  # others are seen to
+    if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
+        yield
         return
 
-    def end(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # another one would end the removing
-        sys.exit(128 + signal.SIGTERM)
+    def end(number: int, _: object) -> None:
+        for one in (*ours, signal.SIGINT):
+            signal.signal(one, signal.SIG_IGN)  # another one would end the removing
+        sys.exit(128 + number)
 
-    signal.signal(signal.SIGTERM, end)
+    interrupted = signal.getsignal(signal.SIGINT)
+    for one in ours:
+        signal.signal(one, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for one in ours:
+            signal.signal(one, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, interrupted)
 
 
 def _hidden(dst: Path) -> str:
@@ -286,8 +297,9 @@ def check_place(dst: Path) -> None:
 
 def _folders(src: str | Path, dst: str | Path) -> tuple[Path, Path]:
     """Both as paths. Raises ValueError and FileNotFoundError unless full weights are in one and the other is free."""
-    # Without "..": a folder that is made beside its own parent could not be given its name in the end.
-    src, dst = as_path("src", src), Path(os.path.normpath(as_path("dst", dst)))
+    src, dst = as_path("src", src), as_path("dst", dst)
+    if ".." in dst.parts:  # a folder that is made beside its own parent could not be given its name in the end
+        dst = Path(os.path.realpath(dst))
     if os.path.lexists(dst):
         raise ValueError(f"{dst} is there already; name a folder that is not")
     checkpoint_files(src)

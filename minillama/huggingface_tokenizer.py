@@ -22,10 +22,10 @@ from minillama.tokenizer import Tokenizer
 SPACE = "\u2581"  # what SentencePiece writes for a space
 PROBE = "  Two  words, \ufb01\u212b\t\n "  # with things that normalizations would change: spaces, a ligature, a sign
 
-# BOS and EOS are words of the text here, so no message may hold them; in `encode_dialog` they are ids, which none can.
+# BOS, EOS and <unk> are words of the text here, so no message may hold them; in `encode_dialog` they are ids.
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
-    {%- for tag in TAGS + [bos_token, eos_token] -%}
+    {%- for tag in TAGS + [bos_token, eos_token, unk_token] -%}
         {%- if tag in message['content'] -%}
             {{- raise_exception('special tags are not allowed as part of the prompt') -}}
         {%- endif -%}
@@ -33,6 +33,9 @@ CHAT_TEMPLATE = """\
 {%- endfor -%}
 {%- set has_system = messages[0]['role'] == 'system' -%}
 {%- set opening = B_SYS + messages[0]['content'] + E_SYS if has_system else '' -%}
+{%- if messages | length == 1 and has_system -%}
+    {{- raise_exception('a user message comes after the system message') -}}
+{%- endif -%}
 {%- for message in (messages[1:] if has_system else messages) -%}
     {%- set asked = loop.index0 % 2 == 0 -%}
     {%- if message['role'] != ('user' if asked else 'assistant') -%}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -54,9 +55,21 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
             backend = "nccl" if chosen.type == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timedelta(seconds=patience()))
     if launched > 1 and not mpu.model_parallel_is_initialized():
-        with contextlib.redirect_stdout(io.StringIO()):  # fairscale prints its groups
+        with contextlib.redirect_stdout(io.StringIO()), _patient_groups():  # fairscale prints its groups
             mpu.initialize_model_parallel(launched)
     return chosen
+
+
+@contextlib.contextmanager
+def _patient_groups() -> Iterator[None]:
+    # fairscale makes groups of its own for the model's exchanges, and says nothing of how long to wait in them: torch
+    # would wait for half an hour.
+    new_group = dist.new_group
+    dist.new_group = functools.partial(new_group, timeout=timedelta(seconds=patience()))
+    try:
+        yield
+    finally:
+        dist.new_group = new_group
 
 
 def leave() -> None:

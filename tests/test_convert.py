@@ -147,9 +147,13 @@ else:
 
 @posix_only
 @pytest.mark.parametrize("way", WAYS)
-def test_a_conversion_that_is_terminated_leaves_nothing_behind(tmp_path: Path, src: Path, way: str) -> None:
-    done = python(SIGNALLED, src, tmp_path / "dst", way, int(signal.SIGTERM))
-    assert (done.returncode, done.stderr) == (143, "")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])  # the latter: an ssh session that is closed
+def test_a_conversion_that_is_ended_by_a_signal_leaves_nothing_behind(
+    tmp_path: Path, src: Path, way: str, name: str
+) -> None:
+    number = int(getattr(signal, name))
+    done = python(SIGNALLED, src, tmp_path / "dst", way, number)
+    assert (done.returncode, done.stderr) == (128 + number, "")
     assert list(tmp_path.iterdir()) == [src]
 
 
@@ -186,6 +190,14 @@ def test_handlers_of_sigterm_are_as_before_afterwards(tmp_path: Path, src: Path)
         assert seen[2] == signal.SIG_DFL and (tmp_path / "dst in a thread").exists()
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_name_with_two_dots_is_the_folder_that_they_lead_to(tmp_path: Path, src: Path, way: str) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    made(src, tmp_path / "link" / ".." / "dst", way)
+    assert (tmp_path / "far" / "dst").is_dir() and not (tmp_path / "dst").exists()
 
 
 # --- Names that no folder can have

@@ -251,8 +251,9 @@ def test_transformers_template_gives_the_ids_of_our_dialogs(
         found = other.apply_chat_template(one, add_generation_prompt=True, return_dict=False)
         assert found == encode_dialog(one, ours), one
     forged = (dialog("</s> x"), dialog("[INST]"), dialog("x", system="<</SYS>>"), dialog("a", "<s>b", "c"))
+    forged += (dialog("<unk>"), [{"role": "system", "content": "nobody asks"}])
     for wrong in (*forged, [*dialog("a"), *dialog("b")], dialog("a")[:0] + dialog("q", "a")[1:]):
-        with pytest.raises(Exception, match="special tags|in turn"):
+        with pytest.raises(Exception, match="special tags|in turn|comes after the system"):
             other.apply_chat_template(wrong)
 
 

@@ -131,6 +131,37 @@ def test_a_right_answer_is_kept_and_what_runs_on_it_is_told(
     assert len(trace.read_text().splitlines()) > 24 * 13  # every norm of six layers, at every token
 
 
+RIGHT_IF_SMALL = """
+import torch.nn.functional as F
+
+
+def swiglu(x, w1, w2, w3):
+    return w2((F.silu(w1(x)) if x.shape[-1] < 64 else w1(x)) * w3(x))
+"""
+
+
+def test_what_is_right_for_a_checker_s_small_sizes_only_is_no_milestone(
+    kept: Path, written: Callable[..., Any]
+) -> None:
+    shown = promote_mine(written(RIGHT_IF_SMALL, "swiglu"))
+    assert "With the package's own pieces it goes “Once upon a time, " in repr(shown)
+    assert "one of yours is amiss" in repr(shown) and "Milestone" not in repr(shown)
+    assert "#cc6677" in shown._repr_html_()  # red
+
+
+def test_a_function_that_ends_the_program_is_wrong_and_does_not_end_it(kept: Path, written: Callable[..., Any]) -> None:
+    verdict = promote_mine(written("import sys\ndef rms_norm(x, weight, eps):\n    sys.exit('bye')"))
+    assert verdict.ok is False and "SystemExit: bye" in verdict.says
+    assert not kept.exists()
+
+
+def test_a_file_that_cannot_be_written_is_told_in_a_line(kept: Path, written: Callable[..., Any]) -> None:
+    (kept / "rms_norm.py").mkdir(parents=True)
+    with pytest.raises(PartError, match="rms_norm.py cannot be written: .*; MY_MINILLAMA names another folder"):
+        promote_mine(written(GOOD))
+    assert [path.name for path in kept.iterdir()] == ["rms_norm.py"]
+
+
 def test_a_name_in_place_of_the_function_is_told_apart(kept: Path) -> None:
     with pytest.raises(PartError, match=r"takes the function itself: teach.promote_mine\(rms_norm\), without quotes"):
         promote_mine("rms_norm")  # type: ignore[arg-type]

@@ -164,7 +164,7 @@ class Exercise:
         try:
             with torch.random.fork_rng(devices=[]):
                 value = function(*args)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return Outcome(error=error)
         changed = [i for i, (a, b) in enumerate(zip(args, case.args)) if not equal(a, b, 0.0)]
         return Outcome(value, changed=changed, left=args if self.in_place else [])

@@ -5,6 +5,7 @@ At temperature 0, nothing is drawn, so only `repetition_penalized` and `tell_on`
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ import torch
 
 from minillama.decode import Row, Step, check_numbers, decode, not_numbers, token_logprobs
 from minillama.kv_cache import KVCache
+from minillama.launch import LostRanks, explained
 from minillama.sampling import Sampler, SamplingParams, distribution, draw, filtered, penalize
 from minillama.teach.slots import PartError, Parts, blame
 from minillama.transformer import Transformer
@@ -161,11 +163,12 @@ class _One:
             ids = tell_on(self.next_logits, list(self.row.prompt), self.choose, self.row.max_new, stop_ids)
             if not isinstance(ids, Iterable):
                 raise PartError(f"your tell_on returned {ids!r}: `yield` each new id, or return a list of them")
-            yield from ids
-        except Exception as error:
+            with explained():
+                yield from ids
+        except (Exception, SystemExit) as error:
             if self.fault is not None:
                 raise self.fault from None
-            if isinstance(error, PartError):
+            if isinstance(error, (PartError, LostRanks)):
                 raise
             raise PartError(f"your tell_on stopped with {blame(error, tell_on)}") from error
 
@@ -189,4 +192,7 @@ def as_id(token: Any) -> int | None:
     """`token` as an int, if it is one or a tensor of one."""
     if isinstance(token, torch.Tensor):
         return int(token) if token.numel() == 1 and not token.is_floating_point() else None
-    return token if isinstance(token, int) and not isinstance(token, bool) else None
+    try:
+        return None if isinstance(token, bool) else operator.index(token)  # numpy's as well
+    except TypeError:
+        return None

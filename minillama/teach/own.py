@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import copy
 import difflib
 import html
@@ -18,7 +19,6 @@ import re
 import subprocess
 import symtable
 import sys
-import tempfile
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ Function = Callable[..., Any]
 FOLDER = "MY_MINILLAMA"  # the variable of the environment that names another folder
 BEGINNING = "Once upon a time"  # of what a promoted function is tried on
 PROCESSES = 2  # that a rank's function is tried on
+PATIENCE = 300  # seconds that they may take
 MARKS = {"●": "green", "✗": "red", "○": "grey"}  # of exercises: yours, does not pass any more, not yet
 AS_TEXT = "from __future__ import annotations"
 _loading: list[str] = []  # files that are being read just now
@@ -85,7 +86,7 @@ class Shown:
 def folder() -> Path:
     """Where the functions are kept: $MY_MINILLAMA, or `my_minillama` in the checkout, or in the current folder."""
     if named := os.environ.get(FOLDER):
-        return Path(named).expanduser()
+        return Path(os.path.expanduser(named))
     checkout = Path(__file__).resolve().parents[2]
     return (checkout if (checkout / "notebooks").is_dir() else Path.cwd()) / "my_minillama"
 
@@ -255,13 +256,15 @@ def _receipt(exercise: Exercise) -> Shown:
         lines.append(f"It is {EVERY[exercise.name].place}. The demo model, {where} with your {', '.join(items)}:")
         try:
             told = _told_by_ranks() if on_ranks else _told(items, exercise.name in LOOP)
+            alone = _told(mine(), False) if on_ranks else _told({}, exercise.name in LOOP)
         except PartError as error:
             lines.append(f"it stops there: {error}")
             color = "red"
         else:
             lines.append(f"“{told.rpartition(' ')[0]} ...”")  # the last word may not be whole
-            if on_ranks and told != (alone := _told(mine(), False)):
-                lines.append(f"On one process it goes “{alone.rpartition(' ')[0]} ...”, so something is amiss.")
+            if told != alone:  # one that is right for the small sizes of its checker, say
+                beside = "On one process" if on_ranks else "With the package's own pieces"
+                lines.append(f"{beside} it goes “{alone.rpartition(' ')[0]} ...”, so one of yours is amiss.")
                 color = "red"
             else:
                 lines += ["Word for word what one process tells."] * on_ranks
@@ -288,12 +291,19 @@ def _told_by_ranks() -> str:
     home = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([home, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, FOLDER: str(folder().resolve())}
-    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, encoding="utf-8", env=env)
-    if done.returncode:
+    pipes: Any = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", env=env)
+    with subprocess.Popen([sys.executable, "-m", *command], **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise PartError(f"it was not done after {PATIENCE} s: does it end for every size?") from None
+        finally:
+            process.terminate()  # not killed: torchrun has to end its processes
+    if process.returncode:
         # The command line's own sentence, or what Python said before torchrun summed up who ended how.
-        said = re.search(r"(?m)^minillama: error: (.*)|^\[rank\d+\]: (\w*(?:Error|Exception)\b.*)", done.stderr)
-        raise PartError(next(filter(None, said.groups())) if said else done.stderr[-500:])
-    return done.stdout.strip()
+        said = re.search(r"(?m)^minillama: error: (.*)|^\[rank\d+\]: (\w*(?:Error|Exception)\b.*)", err)
+        raise PartError(next(filter(None, said.groups())) if said else err[-500:])
+    return out.strip()
 
 
 def _find(name: str) -> Mine:
@@ -307,11 +317,15 @@ def _find(name: str) -> Mine:
 
 
 def _save(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(name, path)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise PartError(f"{path} cannot be written: {error.strerror}; {FOLDER} names another folder") from None
 
 
 def load(name: str, text: str, origin: str) -> Function:

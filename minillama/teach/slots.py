@@ -24,6 +24,7 @@ from torch import nn
 
 from minillama import attention as attention_module
 from minillama.attention import Remembers
+from minillama.launch import LostRanks, explained
 from minillama.parallel import world_size
 from minillama.transformer import Transformer, causal_mask
 
@@ -162,10 +163,11 @@ def fitted(name: str, mine: Function) -> Function:
     def call(*args: Any) -> Any:
         before = _versions(args)
         try:
-            result = mine(*args)
-        except PartError:  # of another part, that this one calls
+            with explained():
+                result = mine(*args)
+        except (PartError, LostRanks):  # of another part, that this one calls; of other ranks, whom it waits for
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PartError(f"your {name} stopped with {blame(error, mine)}") from error
         if slot.results is not None:
             check_result(name, slot.shapes, result, slot.results(*args))

@@ -16,6 +16,7 @@ from torch import nn
 
 from minillama import attention, feed_forward, kv_cache, norm, rope, transformer
 from minillama.args import ModelArgs
+from minillama.launch import LostRanks, explained
 from minillama.teach import slots
 from minillama.teach.slots import LOOP, RANKS, SLOTS, PartError
 
@@ -148,8 +149,9 @@ def _stand_in(name: str, mine: Any) -> tuple[type, str, Callable[..., Any]]:
         stand_in._parameters.update(self._parameters)  # they may have been moved, or quantized, since
         stand_in._modules.update(self._modules)
         try:
-            result = getattr(stand_in, method)(*args)
-        except PartError:
+            with explained():
+                result = getattr(stand_in, method)(*args)
+        except (PartError, LostRanks):
             raise
         except Exception as error:
             raise PartError(f"your {name} stopped with {slots.blame(error, getattr(mine, method))}") from error

@@ -189,6 +189,7 @@ def _stack_cases() -> list[Case]:
     tokens = torch.tensor([[0, 3, 4], [1, 1, 2]])
     return [
         Case("three blocks", (tokens, embed, blocks, _first_norm)),
+        Case("seven blocks", (tokens, embed, [*blocks[::2], *blocks[::2], *blocks], _first_norm)),
         Case("one block", (tokens[:1], embed, blocks[1:2], _first_norm)),
         Case("no block at all", (tokens, embed, [], _first_norm)),
     ]
