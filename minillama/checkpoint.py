@@ -85,7 +85,7 @@ def checkpoint_files(ckpt_dir: str | Path) -> list[Path]:
     """
     folder = as_path("ckpt_dir", ckpt_dir)
     if os.path.isfile(folder):
-        raise FileNotFoundError(f"{folder} is a file; name its folder, {folder.parent}")
+        raise FileNotFoundError(f"{folder} is a file; expected the folder with {PATTERN}: {folder.parent}, perhaps")
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"no folder {folder}: expected one with {PATTERN} and params.json")
     if in_hugging_face_layout(folder):

@@ -821,7 +821,7 @@ FOLDERS = table(
     ("half a character", "a\ud83d", "no folder a"),
     ("very long", "x" * 300, "no folder xxx"),
     ("longer than any path", "x/" * 400, "no folder x/x"),
-    ("the file itself", ..., f"{PTH} is a file; name its folder"),
+    ("the file itself", ..., f"{PTH} is a file; expected the folder with"),
 )
 
 

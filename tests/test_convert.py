@@ -126,6 +126,9 @@ SIGNALLED = """
 import os, signal, sys
 from minillama import convert
 
+if int(sys.argv[4]) != signal.SIGKILL:
+    signal.signal(int(sys.argv[4]), signal.SIG_DFL)  # whoever started the tests with nohup has SIGHUP ignored
+
 def signalled(*args):
     os.kill(os.getpid(), int(sys.argv[4]))
     raise Exception("the signal did nothing")
