@@ -9,6 +9,7 @@ import json
 import operator
 import os
 import reprlib
+import textwrap
 import warnings
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -298,6 +299,11 @@ def as_path(name: str, value: Any) -> Path:
 def count(n: int, what: str) -> str:
     """For a message: "1 file", "2 files"."""
     return f"{n} {what}{'s' * (n != 1)}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says in its first line, cut between words where it is long, for a message of ours."""
+    return textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...")
 
 
 def shown(value: Any) -> str:

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from minillama import __version__, launch, parallel
-from minillama.args import PRESETS, ModelArgs, shown, whole_number
+from minillama.args import PRESETS, ModelArgs, count, shown, whole_number
 from minillama.bench_peers import GGUF_BITS, PEERS, Engine, Feed, check_peers, shapes
 from minillama.checkpoint import load_model, quantized_as, resolve_dtype
 from minillama.decode import Row, Step, decode
@@ -528,9 +528,9 @@ def table(result: dict[str, Any]) -> str:
     random = ", random weights" * (result["weights"] == "random")
     shape = f"{result['model']}{random}, {result['quantize'] or result['dtype']}"
     where = result["device"] + f", {result['ranks']} ranks" * (result["ranks"] > 1)
-    threads = f"{result['threads']} thread{'s' * (result['threads'] > 1)}"
+    threads = count(result["threads"], "thread")
     lines = [
-        f"{shape}, {where}, {threads}; medians of {result['repeats']} repeat{'s' * (result['repeats'] > 1)}",
+        f"{shape}, {where}, {threads}; medians of {count(result['repeats'], 'repeat')}",
         f"memory is read at {_number(read['median'])} GB/s ({_range(read)})",
         *(f"\n{one}" for one in tables),
         "",

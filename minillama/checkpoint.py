@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 import struct
-import textwrap
 import warnings
 import zipfile
 from collections import Counter
@@ -24,7 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from minillama import huggingface
-from minillama.args import ModelArgs, as_path, count, read_params, shown
+from minillama.args import ModelArgs, as_path, count, first_line, read_params, shown
 from minillama.launch import pick_device
 from minillama.memory import check_build
 from minillama.packed import is_linear
@@ -41,6 +40,7 @@ from minillama.transformer import Transformer
 from minillama.weights import (
     FLOATS,
     GIT_LFS,
+    POINTER,
     CheckpointError,
     Tensors,
     Weight,
@@ -148,10 +148,10 @@ def read_file(path: Path, more_dtypes: Sequence[torch.dtype] = ()) -> Tensors:
             check_archive(path)
         tensors = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except Exception as error:  # torch, pickle and zipfile each raise their own for what a damaged file does to them
-        reason = textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...") or type(error).__name__
+        reason = first_line(error) or type(error).__name__
         start = first_bytes(path)
         if start.startswith(GIT_LFS):
-            reason = "it is a pointer that Git LFS left in its place; fetch the file with: git lfs pull"
+            reason = POINTER
         elif not start.startswith((b"PK", b"\x80")):
             reason = f"it is no file of PyTorch's (it begins with {start!r}); download it again"
         elif "Unsupported operand" in str(error):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,9 +20,9 @@ from typing import Any, BinaryIO
 import torch
 from safetensors import safe_open
 
-from minillama.args import ModelArgs, ffn_hidden_dim, shown
+from minillama.args import ModelArgs, ffn_hidden_dim, first_line, shown
 from minillama.rope_scaling import rope_scaling_from_hf, rope_to_hf
-from minillama.weights import FLOATS, GIT_LFS, CheckpointError, Tensors, Weight, check_keys, first_bytes, some
+from minillama.weights import FLOATS, GIT_LFS, POINTER, CheckpointError, Tensors, Weight, check_keys, first_bytes, some
 
 WHOLE, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 SHARD = re.compile(r"model-\d+-of-(\d+)\.safetensors")
@@ -203,10 +202,9 @@ def read_file(path: Path) -> Tensors:
         with safe_open(path, framework="pt", device="cpu") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}
     except Exception as error:  # safetensors has its own, and passes on Rust's and the system's
-        reason = textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...") or type(error).__name__
-        remedy = "download it again"
-        if (begins := first_bytes(path)).startswith(GIT_LFS):
-            remedy = "it is a pointer that Git LFS left in its place; fetch the file with: git lfs pull"
+        reason = first_line(error) or type(error).__name__
+        begins = first_bytes(path)
+        remedy = POINTER if begins.startswith(GIT_LFS) else "download it again"
         raise CheckpointError(
             f"{path} cannot be read as safetensors: {reason} (it begins with {begins!r}); {remedy}"
         ) from None

@@ -7,7 +7,6 @@ import functools
 import io
 import os
 import re
-import textwrap
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 from fairscale.nn.model_parallel import initialize as mpu
 
-from minillama.args import shown, whole_number
+from minillama.args import count, first_line, shown, whole_number
 from minillama.parallel import world_size
 
 TIMEOUT = 600.0  # seconds a rank waits for the others; MINILLAMA_TIMEOUT has another say. Loading may take minutes.
@@ -99,10 +98,10 @@ def explained() -> Iterator[None]:
     except RuntimeError as error:  # torch's DistErrors are RuntimeErrors, and gloo's are nothing more
         if launched_ranks() == 1 or not (isinstance(error, dist.DistError) or GONE.search(str(error))):
             raise
-        me, said = os.environ.get("RANK", "0"), textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...")
+        me = os.environ.get("RANK", "0")
         raise LostRanks(
             f"rank {me} lost the others: one of {launched_ranks()} ended, or was silent for {patience():g} s "
-            f"(MINILLAMA_TIMEOUT); the rank that failed first says why ({said})"
+            f"(MINILLAMA_TIMEOUT); the rank that failed first says why ({first_line(error)})"
         ) from error
 
 
@@ -128,9 +127,8 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
             _check_gpus(n_gpus)
         index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
         if index >= n_gpus:
-            gpus = f"{n_gpus} GPU{'s' * (n_gpus != 1)}"
             wants = f"rank {os.environ.get('RANK', '0')} wants" if launched_ranks() > 1 else "asked for is"
-            wants = f"{wants} cuda:{index}, and this machine has {gpus}"
+            wants = f"{wants} cuda:{index}, and this machine has {count(n_gpus, 'GPU')}"
             fewer = f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else ""
             raise ValueError(f"{wants}; {fewer}use --device cpu")
         torch.cuda.set_device(index)
@@ -154,7 +152,7 @@ def _check_gpus(n_gpus: int) -> None:
     here = os.environ.get("LOCAL_WORLD_SIZE", "1")
     if here.isdecimal() and 0 < n_gpus < int(here):
         raise ValueError(
-            f"{here} processes were started on this machine, which has {n_gpus} GPU{'s' * (n_gpus != 1)}; "
+            f"{here} processes were started on this machine, which has {count(n_gpus, 'GPU')}; "
             f"start at most {n_gpus} (torchrun --nproc_per_node {n_gpus}), more machines (--nnodes), "
             "or use --device cpu"
         )

@@ -14,6 +14,7 @@ import torch
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 GIT_LFS = b"version https://"  # how the small file begins that stands for a large one until it is fetched
+POINTER = "it is a pointer that Git LFS left in its place; fetch the file with: git lfs pull"
 
 Tensors = dict[str, torch.Tensor]
 

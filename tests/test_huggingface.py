@@ -204,14 +204,17 @@ TEXTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["toy", "llama2"])
-def test_transformers_splits_text_as_we_do(tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
-    if name == "toy":
+@pytest.fixture(params=["toy", "llama2"])
+def ours(tmp_path: Path, request: pytest.FixtureRequest) -> Tokenizer:
+    if request.param == "toy":
         make_tokenizer(tmp_path / "tokenizer.model")
     else:
         shared = request.getfixturevalue("shared_data")
         shutil.copy(shared / "tokenizers" / "llama2" / "tokenizer.model", tmp_path)
-    ours = Tokenizer(tmp_path / "tokenizer.model")
+    return Tokenizer(tmp_path / "tokenizer.model")
+
+
+def test_transformers_splits_text_as_we_do(tmp_path: Path, ours: Tokenizer) -> None:
     assert write_tokenizer(tmp_path, ours, 64) is None
     other = AutoTokenizer.from_pretrained(tmp_path)
     assert (len(other), other.bos_token_id, other.eos_token_id, other.model_max_length) == (ours.n_words, 1, 2, 64)
@@ -235,16 +238,7 @@ DIALOGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["toy", "llama2"])
-def test_transformers_template_gives_the_ids_of_our_dialogs(
-    tmp_path: Path, name: str, request: pytest.FixtureRequest
-) -> None:
-    if name == "toy":
-        make_tokenizer(tmp_path / "tokenizer.model")
-    else:
-        shared = request.getfixturevalue("shared_data")
-        shutil.copy(shared / "tokenizers" / "llama2" / "tokenizer.model", tmp_path)
-    ours = Tokenizer(tmp_path / "tokenizer.model")
+def test_transformers_template_gives_the_ids_of_our_dialogs(tmp_path: Path, ours: Tokenizer) -> None:
     assert write_tokenizer(tmp_path, ours, 4096) is None
     other = AutoTokenizer.from_pretrained(tmp_path)
     for one in DIALOGS:

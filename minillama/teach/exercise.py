@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from minillama.args import count
 from minillama.teach.slots import Function, blame, misfit
 
 MOST_NUMBERS = 64  # in a table of what was wanted and what came
@@ -224,7 +225,7 @@ class Exercise:
             if _legible(got) and _legible(want):
                 return f"it returned {got}; expected {want}."
             if len(got) != len(want):
-                return f"it returned {len(got)} thing{'s' * (len(got) != 1)}; expected {len(want)}."
+                return f"it returned {count(len(got), 'thing')}; expected {len(want)}."
             return next(self._unlike(g, w) for g, w in zip(got, want) if not equal(g, w, self.tolerance))
         if isinstance(got, tuple) and len(got) == 1:
             return "it returned a tuple of one thing: is there a comma behind the `return`?"

@@ -15,9 +15,9 @@ import torch
 
 from minillama.decode import Row, Step, check_numbers, decode, not_numbers, token_logprobs
 from minillama.kv_cache import KVCache
-from minillama.launch import LostRanks, explained
+from minillama.launch import LostRanks
 from minillama.sampling import Sampler, SamplingParams, distribution, draw, filtered, penalize
-from minillama.teach.slots import PartError, Parts, blame
+from minillama.teach.slots import PartError, Parts, running
 from minillama.transformer import Transformer
 
 Choose = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
@@ -160,17 +160,15 @@ class _One:
     def told(self, tell_on: Callable[..., Any], stop_ids: set[int]) -> Iterator[Any]:
         """What comes out of the learner's loop; where it stops with an error, that is said in the learner's terms."""
         try:
-            ids = tell_on(self.next_logits, list(self.row.prompt), self.choose, self.row.max_new, stop_ids)
-            if not isinstance(ids, Iterable):
-                raise PartError(f"your tell_on returned {ids!r}: `yield` each new id, or return a list of them")
-            with explained():
+            with running("tell_on", tell_on):
+                ids = tell_on(self.next_logits, list(self.row.prompt), self.choose, self.row.max_new, stop_ids)
+                if not isinstance(ids, Iterable):
+                    raise PartError(f"your tell_on returned {ids!r}: `yield` each new id, or return a list of them")
                 yield from ids
-        except (Exception, SystemExit) as error:
+        except (PartError, LostRanks):
             if self.fault is not None:
                 raise self.fault from None
-            if isinstance(error, (PartError, LostRanks)):
-                raise
-            raise PartError(f"your tell_on stopped with {blame(error, tell_on)}") from error
+            raise
 
     def take(self, token: Any) -> None:
         """Note an id that came out of the loop."""

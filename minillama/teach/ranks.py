@@ -15,7 +15,7 @@ from torch import nn
 from minillama import parallel
 from minillama.args import ModelArgs
 from minillama.parallel import KV, split_dim
-from minillama.teach.slots import Function, PartError, Parts, install, ready, summed
+from minillama.teach.slots import Function, PartError, Parts, put_on, ready, summed
 from minillama.transformer import Transformer
 
 EMBEDDING = "tok_embeddings.weight"
@@ -29,7 +29,6 @@ class OwnParts:
 
     def __init__(self, parts: Parts):
         self.parts = ready(parts)
-        self.given = parts
 
     def share(self, key: str, shape: tuple[int, ...], args: ModelArgs) -> tuple[int | None, int, int]:
         """Of the weight `key`: the dimension that is cut, and of how many equal parts this rank takes which."""
@@ -51,7 +50,7 @@ class OwnParts:
 
     def put_on(self, model: Transformer) -> None:
         """Let `model`, loaded by `share`, run on the parts."""
-        install(model, self.given)
+        put_on(model, self.parts)
         if parallel.world_size() > 1 and "vocab_lookup" in self.parts:
             own = OwnEmbedding(model.get_parameter(EMBEDDING), self.parts["vocab_lookup"])
             model.set_submodule("tok_embeddings", own)

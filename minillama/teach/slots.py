@@ -7,10 +7,11 @@ on every rank, with packed and quantized linears, because it only ever calls the
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sysconfig
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -162,13 +163,8 @@ def fitted(name: str, mine: Function) -> Function:
 
     def call(*args: Any) -> Any:
         before = _versions(args)
-        try:
-            with explained():
-                result = mine(*args)
-        except (PartError, LostRanks):  # of another part, that this one calls; of other ranks, whom it waits for
-            raise
-        except (Exception, SystemExit) as error:
-            raise PartError(f"your {name} stopped with {blame(error, mine)}") from error
+        with running(name, mine):
+            result = mine(*args)
         if slot.results is not None:
             check_result(name, slot.shapes, result, slot.results(*args))
         if name != "remember" and _versions(args) != before:
@@ -176,6 +172,18 @@ def fitted(name: str, mine: Function) -> Function:
         return result
 
     return call
+
+
+@contextlib.contextmanager
+def running(name: str, mine: Function) -> Iterator[None]:
+    """Run a learner's code in here: what stops it is said as PartError, with the line of `mine` that it came from."""
+    try:
+        with explained():
+            yield
+    except (PartError, LostRanks):  # of another part, that this one calls; of other ranks, whom it waits for
+        raise
+    except (Exception, SystemExit) as error:
+        raise PartError(f"your {name} stopped with {blame(error, mine)}") from error
 
 
 def _versions(args: Sequence[Any]) -> list[int | None]:
@@ -390,7 +398,11 @@ def _once(table: Function) -> Function:
 
 def install(model: Transformer, parts: Parts) -> Transformer:
     """Let `model` run on `parts` from now on. What `swapped` puts in for a while goes before them."""
-    made = ready(parts)
+    return put_on(model, ready(parts))
+
+
+def put_on(model: Transformer, made: Parts) -> Transformer:
+    """`install` of parts that are ready."""
 
     def chosen(of: Collection[str]) -> dict[str, Function]:
         here = {**{name: part for name, part in made.items() if name not in now_out}, **now_in}

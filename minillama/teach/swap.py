@@ -16,7 +16,6 @@ from torch import nn
 
 from minillama import attention, feed_forward, kv_cache, norm, rope, transformer
 from minillama.args import ModelArgs
-from minillama.launch import LostRanks, explained
 from minillama.teach import slots
 from minillama.teach.slots import LOOP, RANKS, SLOTS, PartError
 
@@ -148,13 +147,8 @@ def _stand_in(name: str, mine: Any) -> tuple[type, str, Callable[..., Any]]:
         stand_in = made[self]
         stand_in._parameters.update(self._parameters)  # they may have been moved, or quantized, since
         stand_in._modules.update(self._modules)
-        try:
-            with explained():
-                result = getattr(stand_in, method)(*args)
-        except (PartError, LostRanks):
-            raise
-        except Exception as error:
-            raise PartError(f"your {name} stopped with {slots.blame(error, getattr(mine, method))}") from error
+        with slots.running(name, getattr(mine, method)):
+            result = getattr(stand_in, method)(*args)
         if method == "forward":
             slots.check_result(name, "as x", result, [(tuple(args[0].shape), args[0].dtype)])
         return result
@@ -215,10 +209,8 @@ def _in_place_of(name: str, mine: Any) -> tuple[Any, list[tuple[Any, str, Any]]]
     slots.check_signature(mine, wanted, shown)
 
     def new(xq: torch.Tensor, xk: torch.Tensor, freqs_cis: torch.Tensor) -> Any:
-        try:
+        with slots.running(name, mine):
             result = mine(xq, xk, freqs_cis)
-        except Exception as error:
-            raise PartError(f"your {name} stopped with {slots.blame(error, mine)}") from error
         wanted = [(tuple(x.shape), x.dtype) for x in (xq, xk)]
         slots.check_result(name, "queries and keys, each in its own shape and dtype", result, wanted)
         return result
@@ -232,10 +224,8 @@ def _looked_at(mine: Any) -> Callable[..., Any]:
     update = mine.update
 
     def looked_at(self: Any, xk: torch.Tensor, xv: torch.Tensor, positions: torch.Tensor) -> Any:
-        try:
+        with slots.running("LayerCache", update):
             result = update(self, xk, xv, positions)
-        except Exception as error:
-            raise PartError(f"your LayerCache stopped with {slots.blame(error, update)}") from error
         wanted = [(tuple(x.shape), x.dtype) for x in (self.keys, self.values)]
         slots.check_result("LayerCache.update", "keys and values, (B, K, S, h) each", result, wanted)
         return result

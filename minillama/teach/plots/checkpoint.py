@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from minillama.args import PRESETS, ModelArgs
+from minillama.args import PRESETS, ModelArgs, count
 from minillama.memory import GPU_LIBRARIES, Plan, gb, plan
 from minillama.teach.figures import BROKEN, INK, KEY, OTHER, OURS, QUIET, RANKS, VALUE, Picture, picture
 
@@ -49,7 +49,7 @@ def _draw_shares(ax: Axes, n_files: int, ranks: int) -> str:
     ax.spines[["left", "bottom"]].set_visible(False)
     ax.tick_params(length=0)
     most = max(len(_opened(n_files, r, ranks)) for r in range(ranks))
-    return f"{n_files} file{'s' * (n_files > 1)}, {ranks} rank{'s' * (ranks > 1)}: each opens {most}"
+    return f"{count(n_files, 'file')}, {count(ranks, 'rank')}: each opens {most}"
 
 
 def shares(*pairs: tuple[int, int]) -> Picture:

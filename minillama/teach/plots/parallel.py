@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from minillama.args import ModelArgs
+from minillama.args import ModelArgs, count
 from minillama.memory import gb, kv_cache_bytes, weight_bytes
 from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, RANKS, SIGNED, Picture, picture
 
@@ -85,7 +85,7 @@ def step(
         title = f"Nothing was summed: a rank's stream is off by up to {100 * off:.0f}%"
     elif n > 1 and not added and step in (4, 5):
         title = "The ranks go on from different streams"
-    alt = f"Step {step} of 6 on {n} rank{'s' * (n > 1)}. {title}. Parts: " + "; ".join(
+    alt = f"Step {step} of 6 on {count(n, 'rank')}. {title}. Parts: " + "; ".join(
         f"rank {i} has {_held(n, kv_heads, i)}" for i in range(min(n, 2))
     )
     high = 0.95 + 0.3 * n + 0.3 * (n < 3)
@@ -206,8 +206,7 @@ def memory_per_rank(args: ModelArgs, name: str, batch: int, length: int, numbers
     weights = [weight_bytes(args, 2, r) / 1e9 for r in numbers]
     cache = [kv_cache_bytes(args, batch, length, 2, r) / 1e9 for r in numbers]
     alt = f"{name} on each rank, 16 bits, {batch} rows of {length} tokens: " + "; ".join(
-        f"{r} rank{'s' * (r > 1)} {w:.1f} GB of weights and {c:.2f} GB of cache"
-        for r, w, c in zip(numbers, weights, cache)
+        f"{count(r, 'rank')} {w:.1f} GB of weights and {c:.2f} GB of cache" for r, w, c in zip(numbers, weights, cache)
     )
     fig, ax = picture(height=2.9, alt=alt + ".")
     ax.loglog(numbers, weights, "o-", color=OURS, label="weights")
@@ -267,7 +266,7 @@ def scaling(
     right.set_xticks(range(len(times)), list(times))
     right.set_ylim(0, 1.45 * base.max())
     right.set_ylabel("ms")
-    right.set_xlabel(f"on {at} rank{'s' * (at > 1)}")
+    right.set_xlabel(f"on {count(at, 'rank')}")
     right.legend(frameon=False, fontsize=8, ncols=3, loc="upper center", columnspacing=0.8, handlelength=1.2)
     ends = ", ".join(
         f"{name} on 1" if best[name] == 1 else f"{name} {one / min(found):.1f} × on {best[name]}"
