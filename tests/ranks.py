@@ -6,7 +6,9 @@ another one of this folder, not in a notebook or a closure.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -43,7 +45,8 @@ def run_ranks(
         try:
             while not context.join(timeout=max(0.0, deadline - time.monotonic())):
                 if time.monotonic() >= deadline:
-                    raise TimeoutError(f"{n} ranks of {function.__name__} did not end in {timeout:g} s: one waits?")
+                    where = _where_they_are(context.processes, Path(folder))
+                    raise TimeoutError(f"{n} ranks of {function.__name__} did not end in {timeout:g} s: {where}")
         finally:
             for process in context.processes:
                 if process.is_alive():
@@ -51,7 +54,22 @@ def run_ranks(
         return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(n)]
 
 
+def _where_they_are(processes: Sequence[Any], folder: Path) -> str:
+    """What every rank that is still at work is doing: the innermost lines of its stack."""
+    for process in processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(5)  # they share the cores with other tests
+    said = []
+    for rank, process in enumerate(processes):
+        stack = folder / f"{rank}.stack"
+        at = stack.read_text() if stack.exists() and stack.stat().st_size else "has said nothing"
+        said.append(f"rank {rank} {at if process.is_alive() else f'ended with {process.exitcode}'}")
+    return "\n".join(said)
+
+
 def _be_rank(rank: int, n: int, port: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    faulthandler.register(signal.SIGUSR1, open(Path(folder) / f"{rank}.stack", "w"))  # noqa: SIM115
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank),

@@ -299,6 +299,12 @@ PICK = Exercise(
         Case(SHORT, (torch.tensor([0.5, 0.25, 0.0, 0.0]), 0.9)),
     ],
     mistakes=[
+        # First: what is drawn may be, by chance, what another mistake gives.
+        Mistake(
+            "a dice of its own",
+            "You drew a random number of your own. `u` is the random number here: the same u must give the same place.",
+            sees=lambda attempt: _differs(attempt),
+        ),
         Mistake(
             "the likeliest",
             "You always take the likeliest. That is greedy; u has to decide.",
@@ -351,11 +357,6 @@ PICK = Exercise(
             "from the far end",
             "You counted from the far end: the pieces that end *beyond* u.",
             lambda probs, u: int((probs.double().cumsum(-1) > u * probs.double().sum()).sum()),
-        ),
-        Mistake(
-            "a dice of its own",
-            "You drew a random number of your own. `u` is the random number here: the same u must give the same place.",
-            sees=lambda attempt: _differs(attempt),
         ),
         Mistake(
             "a tensor",
