@@ -35,14 +35,18 @@ def run_ranks(
     is raised here; after `timeout` seconds the ranks are ended and TimeoutError is raised. method: "fork" saves the
     seconds in which each new process imports torch; this process must not have computed on several threads.
     """
-    # As under torchrun, the parent keeps the store that ranks meet at: no port can be taken between choice and use.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ports = mp.get_context(method).SimpleQueue()
     with tempfile.TemporaryDirectory() as folder:
         context = mp.start_processes(
-            _be_rank, (n, store.port, folder, function, args), nprocs=n, join=False, start_method=method
+            _be_rank, (n, ports, folder, function, args), nprocs=n, join=False, start_method=method
         )
-        deadline = time.monotonic() + timeout
         try:
+            # As under torchrun, the parent keeps the store that ranks meet at: no port can be taken between choice and
+            # use. Its thread takes a lock of libc's to look up names; a rank forked meanwhile would wait for ever.
+            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            for _ in range(n):
+                ports.put(store.port)
+            deadline = time.monotonic() + timeout
             while not context.join(timeout=max(0.0, deadline - time.monotonic())):
                 if time.monotonic() >= deadline:
                     where = _where_they_are(context.processes, Path(folder))
@@ -68,7 +72,7 @@ def _where_they_are(processes: Sequence[Any], folder: Path) -> str:
     return "\n".join(said)
 
 
-def _be_rank(rank: int, n: int, port: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _be_rank(rank: int, n: int, ports: Any, folder: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     faulthandler.register(signal.SIGUSR1, open(Path(folder) / f"{rank}.stack", "w"))  # noqa: SIM115
     torch.set_num_threads(1)
     os.environ |= {
@@ -77,7 +81,7 @@ def _be_rank(rank: int, n: int, port: int, folder: str, function: Callable[..., 
         "WORLD_SIZE": str(n),
         "LOCAL_WORLD_SIZE": str(n),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(ports.get()),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
