@@ -11,7 +11,7 @@ import os
 import reprlib
 import textwrap
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -169,11 +169,13 @@ class ModelArgs:
         if unknown:
             warnings.warn(f"{path}: keys not used: {', '.join(unknown)}", stacklevel=3)
         chosen = {"max_seq_len": LLAMA2_CONTEXT} | {key: params[key] for key in params.keys() & known}
-        chosen |= {key: value for key, value in overrides.items() if value is not None}
+        overrides = {key: value for key, value in overrides.items() if value is not None}
+        said = {key: value for key, value in chosen.items() if key not in overrides}
         try:
-            return cls(**chosen | rope_scaling_from_meta(params))
+            args = cls(**said | rope_scaling_from_meta(params))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
+        return replace(args, **overrides)  # what is wrong there is not the file's fault
 
 
 def checked_rope_scaling(scaling: Any) -> dict[str, Any] | None:

@@ -181,6 +181,7 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
     """
     args = args or ModelArgs.from_json(Path(ckpt_dir) / "params.json")
     n = len(files)
+    each = f"each of {n} files" if n > 1 else "the one file"
     for key in (EMBEDDING, "layers.0.feed_forward.w1.weight", "layers.0.attention.wq.weight"):
         if key not in files[0] or files[0][key].dim() != 2:
             raise CheckpointError(
@@ -191,14 +192,14 @@ def load_args(ckpt_dir: str | Path, files: list[Tensors], args: ModelArgs | None
         rows, columns = rows * n, columns // n
     if columns * n != args.dim:
         raise CheckpointError(
-            f"{ckpt_dir}: params.json says dim {args.dim}, and the embedding of each of {count(n, 'file')} is "
+            f"{ckpt_dir}: params.json says dim {args.dim}, and the embedding of {each} is "
             f"{columns} wide (expected {args.dim} / {n}): files of different models, or one is missing"
         )
     queries = files[0]["layers.0.attention.wq.weight"].shape[0]
     if queries * n != args.dim:  # Llama 3's embedding does not show it
         raise CheckpointError(
-            f"{ckpt_dir}: wq has {queries} rows in each of {count(n, 'file')} (expected {args.dim} / {n}): files of "
-            "different models, or one is missing"
+            f"{ckpt_dir}: wq has {queries} rows in {each} (expected {args.dim} / {n}): files of different models, or "
+            "one is missing"
         )
     if args.vocab_size not in (-1, rows):
         raise CheckpointError(

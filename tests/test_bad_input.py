@@ -640,7 +640,7 @@ WRONG_FOLDERS = table(
     ("numbered from 1", lambda f: _rename(f, SECOND), "lacks consolidated.00.pth"),
     ("a gap", lambda f: _rename(f, PTH[:-5] + "0.pth.bak", "consolidated.02.pth", SECOND), "lacks consolidated.00.pth"),
     ("the second of three lost", lambda f: shutil.copy(f / PTH, f / "consolidated.02.pth"), "lacks " + SECOND),
-    ("the last of two lost", lambda f: (_halves(f, dict), (f / SECOND).unlink()), "1 file is 16 wide"),
+    ("the last of two lost", lambda f: (_halves(f, dict), (f / SECOND).unlink()), "the one file is 16 wide"),
     ("two of four lost", lambda f: shutil.copy(f / PTH, f / "consolidated.03.pth"), SECOND, "consolidated.02.pth"),
     ("one of a thousand million", lambda f: shutil.copy(f / PTH, f / "consolidated.999999999.pth"), SECOND, "..."),
     ("one of 10^200", lambda f: shutil.copy(f / PTH, f / f"consolidated.1{'0' * 200}.pth"), SECOND, "..."),
@@ -858,6 +858,20 @@ def test_an_option_is_refused_before_a_process_group_or_a_model_is_made(
 def test_the_loader_looks_at_its_options_too(original: Path, option: str) -> None:
     with refused("399" if option == "n_words" else option):
         load_model(original, **{option: 399 if option == "n_words" else "toaster"})
+
+
+@pytest.mark.parametrize(("option", "bad"), [("max_seq_len", 2**21), ("max_seq_len", 0), ("max_batch_size", 0)])
+def test_an_option_out_of_range_is_not_blamed_on_the_file(original: Path, option: str, bad: int) -> None:
+    with pytest.raises(ValueError, match=f"^{option} is {bad}"):
+        build(original, **{option: bad})
+
+
+def test_an_option_makes_up_for_a_file_that_has_it_wrong(original: Path, tmp_path: Path) -> None:
+    path = tmp_path / "params.json"
+    path.write_text(json.dumps(json.loads((original / "params.json").read_text()) | {"max_seq_len": -5}))
+    with pytest.raises(ValueError, match=r"params\.json: max_seq_len is -5"):
+        ModelArgs.from_json(path)
+    assert ModelArgs.from_json(path, max_seq_len=64).max_seq_len == 64
 
 
 def test_a_tokenizer_of_another_model_is_refused_by_llama_itself(llama: Llama, tmp_path: Path) -> None:
