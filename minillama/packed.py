@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from fairscale.nn.model_parallel.mappings import gather_from_model_parallel_regi
 from fairscale.nn.model_parallel.mappings import reduce_from_model_parallel_region as reduce
 from torch import nn
 
-from minillama.memory import proc_sizes
+from minillama.memory import share_of_free
 
 WORTH_PACKING = 2**19  # weights of a group: below, the longer call costs more than the faster reading brings
 FULL_ROWS = 4  # one to three rows take longer than four
@@ -79,7 +80,7 @@ class PackedProduct(Product):
         self.weights: list[Watched] = list(weights)  # type: ignore[arg-type]
         self.dtype = weights[0].dtype
         for weight in self.weights:
-            weight.product = self
+            weight.product = weakref.ref(self)  # a cycle would keep a whole model until Python looks for cycles
         # By someone who may change a weight unseen (see Watched), or to a dtype or device that is not packed.
         self.opened = not all(has_kernel(weight) for weight in self.weights)
         if not self.opened:
@@ -110,7 +111,7 @@ class PackedProduct(Product):
 class Watched(nn.Parameter):
     """A weight that tells its product when it is asked for `.data`: what is changed there, no version counter shows."""
 
-    product: PackedProduct | None = None
+    product: weakref.ref[PackedProduct] | None = None
 
     @property
     def data(self) -> torch.Tensor:
@@ -125,8 +126,9 @@ class Watched(nn.Parameter):
             torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
 
     def _open(self) -> None:
-        if self.product is not None:
-            self.product.opened = True
+        shared = None if self.product is None else self.product()
+        if shared is not None:
+            shared.opened = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # nn.Parameter's own, and its pickling, take `.data`
         if id(self) not in memo:
@@ -235,7 +237,7 @@ def has_kernel(weight: torch.Tensor) -> bool:
 def fits(model: nn.Module) -> bool:
     """Whether there is memory for a packed copy of the linears beside what is in use; where nobody says, it is so."""
     needed = sum(getattr(owner, name).weight.nbytes for owner, names in groups(model) for name in names)
-    available = proc_sizes("/proc/meminfo").get("MemAvailable")
+    available = share_of_free(torch.device("cpu"))
     return available is None or needed < 0.8 * available
 
 

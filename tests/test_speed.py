@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import gc
 import io
 import itertools
 import json
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -1134,6 +1136,34 @@ def test_a_packed_copy_has_to_fit_beside_what_is_in_use(
         assert packed.fits(model) is fits
     monkeypatch.setattr(Path, "read_text", lambda self: "")  # a system that does not say
     assert packed.fits(model)
+
+
+def test_packed_copies_of_all_ranks_of_a_machine_have_to_fit(
+    small: Callable[..., Transformer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small()
+    needed = sum(p.nbytes for name, p in model.named_parameters() if p.dim() == 2 and "tok" not in name)
+    monkeypatch.setattr("minillama.memory.free_memory", lambda device: 2 * needed)
+    assert packed.fits(model)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert not packed.fits(model)
+
+
+@needs_packing
+def test_a_packed_model_that_nobody_holds_is_gone_at_once(large: dict[torch.dtype, Path]) -> None:
+    """Not when Python next looks for cycles: until then a second model might find no room."""
+    llama = Llama.build(large[torch.float32], device="cpu")
+    llama.generate([[1, 5]], 4, 0)
+    assert packed_names(llama.model)
+    rests = [weakref.ref(llama.model), *(weakref.ref(p) for p in llama.model.parameters())]
+    rests += [weakref.ref(m.shared) for m in llama.model.modules() if isinstance(m, packed.PackedLinear)]
+    gc.collect()
+    gc.disable()
+    try:
+        del llama
+        assert [rest() for rest in rests] == [None] * len(rests)
+    finally:
+        gc.enable()
 
 
 @needs_packing
