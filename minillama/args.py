@@ -303,7 +303,7 @@ def count(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException | str) -> str:
     """What an error says in its first line, cut between words where it is long, for a message of ours."""
     return textwrap.shorten(str(error).split("\n")[0], 200, placeholder=" ...")
 

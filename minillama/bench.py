@@ -386,7 +386,8 @@ def bandwidth_probe(device: torch.device) -> Callable[[], float]:
     else:
         data = torch.ones(PROBE // 4, device=device)
         other = torch.empty_like(data)
-        ops, moved = [lambda: other.copy_(data)], 2 * data.nbytes
+        again = 10  # one copy is over in a fifth of a millisecond, of which starting it is a tenth
+        ops, moved = [lambda: [other.copy_(data) for _ in range(again)]], again * 2 * data.nbytes
 
     def probe() -> float:
         seconds = []

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import io
 import os
 import re
+import sys
+import warnings
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -22,9 +26,10 @@ TIMEOUT = 600.0  # seconds a rank waits for the others; MINILLAMA_TIMEOUT has an
 # How torch's collectives, gloo, NCCL and the store that ranks meet at say that another rank is gone or silent.
 GONE = re.compile(
     r"closed by peer|reset by peer|broken pipe|timed? ?out|failed to connect|connection refused|remote process exited"
-    r"|clients joined|socket closed|gloo|nccl",
+    r"|clients joined|socket closed|gloo",
     re.IGNORECASE,
 )
+DRIVER = Path("/proc/driver/nvidia/version")  # is there where NVIDIA's driver is
 
 Thing = TypeVar("Thing")
 
@@ -47,6 +52,12 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
             f"start it with: torchrun --nproc_per_node {wanted} ..."
         )
     chosen = pick_device(device)
+    if chosen.type == "cuda" and device != "auto" and torch.device(device).index is not None:
+        if (here := os.environ.get("LOCAL_WORLD_SIZE") or "1") != "1":
+            raise ValueError(
+                f"device {chosen} is one GPU, and {here} processes were started on this machine; say cuda, and each "
+                "takes its own"
+            )
     if launched > 1 and not dist.is_initialized():
         if missing := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
             raise ValueError(f"WORLD_SIZE is {launched} without {', '.join(missing)}: start with torchrun, or unset it")
@@ -56,6 +67,11 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
     if launched > 1 and not mpu.model_parallel_is_initialized():
         with contextlib.redirect_stdout(io.StringIO()), _patient_groups():  # fairscale prints its groups
             mpu.initialize_model_parallel(launched)
+        if chosen.type == "cuda":
+            # NCCL sets itself up, and takes its memory, at the first exchange: now, before anything is planned or read.
+            with explained():
+                dist.all_reduce(torch.zeros(1, device=chosen), group=mpu.get_model_parallel_group())
+                torch.cuda.synchronize(chosen)
     return chosen
 
 
@@ -74,6 +90,10 @@ def _patient_groups() -> Iterator[None]:
 def leave() -> None:
     """End this process's part in the ranks, if it has one: every rank calls it once it is done."""
     if dist.is_initialized():
+        # CUDA graphs with exchanges in them, which torch keeps: NCCL would wait for their end without end.
+        if "torch._inductor.cudagraph_trees" in sys.modules:
+            torch._dynamo.reset()
+            gc.collect()
         # fairscale's groups first: they would keep gloo's threads alive, and a thread that lets go of a tensor while
         # Python is being taken down ends the process with SIGABRT.
         mpu.destroy_model_parallel()
@@ -90,18 +110,27 @@ def patience() -> float:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Turn what torch says when another rank is gone or silent into LostRanks, in words, with its own after them."""
+    """Turn what torch says when another rank is gone or silent into LostRanks, in words, with its own after them.
+
+    What NCCL says of itself (two ranks on a GPU, too little shared memory, a wrong network card) is a ConnectionError.
+    Of a rank that goes while GPUs exchange, Python hears nothing: torch ends the process after MINILLAMA_TIMEOUT.
+    """
     try:
         yield
     except LostRanks:
         raise
     except RuntimeError as error:  # torch's DistErrors are RuntimeErrors, and gloo's are nothing more
-        if launched_ranks() == 1 or not (isinstance(error, dist.DistError) or GONE.search(str(error))):
+        gone, theirs = GONE.search(str(error)), isinstance(error, dist.DistError)
+        if launched_ranks() == 1 or not (gone or theirs):
             raise
-        me = os.environ.get("RANK", "0")
+        me, said = os.environ.get("RANK", "0"), str(error).rpartition("Last error:")[2].strip()
+        if isinstance(error, dist.DistBackendError) and not gone:
+            raise ConnectionError(
+                f"rank {me} cannot exchange with the others: {first_line(said)} (NCCL_DEBUG=INFO tells more)"
+            ) from error
         raise LostRanks(
             f"rank {me} lost the others: one of {launched_ranks()} ended, or was silent for {patience():g} s "
-            f"(MINILLAMA_TIMEOUT); the rank that failed first says why ({first_line(error)})"
+            f"(MINILLAMA_TIMEOUT); the rank that failed first says why ({first_line(said)})"
         ) from error
 
 
@@ -127,13 +156,29 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
             _check_gpus(n_gpus)
         index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
         if index >= n_gpus:
+            _warn_of_driver()
             wants = f"rank {os.environ.get('RANK', '0')} wants" if launched_ranks() > 1 else "asked for is"
             wants = f"{wants} cuda:{index}, and this machine has {count(n_gpus, 'GPU')}"
             fewer = f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else ""
             raise ValueError(f"{wants}; {fewer}use --device cpu")
         torch.cuda.set_device(index)
+        # On an H100 torch would ask cuDNN first, which makes a plan for every length of the cache, at each step one.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         return torch.device("cuda", index)
+    if device == "auto" and chosen.type == "cpu":
+        _warn_of_driver()
     return chosen
+
+
+def _warn_of_driver() -> None:
+    """Say so where NVIDIA's driver is and torch finds no GPU: on the CPU it is slow, and nobody would know why."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    if torch.version.cuda is not None and DRIVER.exists() and not torch.cuda.is_available() and not hidden:
+        warnings.warn(
+            f"NVIDIA's driver is here, and torch, built for CUDA {torch.version.cuda}, finds no GPU: the driver is "
+            "too old for it (nvidia-smi shows the CUDA that it takes), or the container was given none",
+            stacklevel=3,
+        )
 
 
 def usual_dtype(device: torch.device) -> torch.dtype | None:
@@ -165,7 +210,7 @@ def smallest(number: int) -> int:
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     box = torch.tensor(number, device=device)
     with explained():
-        dist.all_reduce(box, dist.ReduceOp.MIN)
+        dist.all_reduce(box, dist.ReduceOp.MIN, group=mpu.get_model_parallel_group())
     return int(box)
 
 
@@ -173,7 +218,7 @@ def same_everywhere(value: torch.Tensor) -> torch.Tensor:
     """Rank 0's `value` on every rank. A token that ranks disagreed on would let their caches drift apart."""
     if world_size() > 1:
         with explained():
-            dist.broadcast(value, src=0)
+            dist.broadcast(value, src=0, group=mpu.get_model_parallel_group())
     return value
 
 
@@ -183,5 +228,5 @@ def tell_everyone(thing: Thing) -> Thing:
         return thing
     box: list[Any] = [thing]
     with explained():
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=0, group=mpu.get_model_parallel_group())
     return box[0]

@@ -248,15 +248,16 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 def free_memory(device: torch.device) -> int | None:
     """Bytes that this process could still take on `device`; None where the system does not say.
 
-    On a GPU, what torch has kept for itself and does not use counts as free. On a CPU it is what the system calls
-    available, or what a container's limit leaves where that is less: pages of mapped files are, because they can be
-    read again.
+    On a GPU, what torch has kept for itself and does not use counts as free; half of GPU_LIBRARIES does not, because
+    libraries take memory when they are first used, and what torch keeps lies in pieces. On a CPU it is what the system
+    calls available, or what a container's limit leaves where that is less: pages of mapped files are, because they can
+    be read again.
     """
     if device.type == "cuda":
         import torch
 
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
+        return max(torch.cuda.mem_get_info(device)[0] + kept - GPU_LIBRARIES // 2, 0)
     if device.type != "cpu":
         return None
     known = (proc_sizes("/proc/meminfo").get("MemAvailable"), container_room(CGROUP))

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,33 @@ def test_only_what_other_ranks_do_is_told_as_theirs(monkeypatch: pytest.MonkeyPa
     assert not isinstance(alone.value, launch.LostRanks)
 
 
+def test_what_nccl_says_of_itself_is_no_lost_rank_and_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    where = "NCCL error in: ProcessGroupNCCL.cpp:94, invalid usage, NCCL version 2.29.7\nncclInvalidUsage: see below.\n"
+    with pytest.raises(ConnectionError, match="rank 0 cannot exchange.*Duplicate GPU detected.*NCCL_DEBUG"):
+        with launch.explained():
+            raise dist.DistBackendError(f"{where}Last error:\nDuplicate GPU detected : rank 0 and rank 1")
+    with pytest.raises(launch.LostRanks, match=r"says why \(remote process exited or there was a network error\)"):
+        with launch.explained():
+            raise dist.DistBackendError(f"{where}Last error:\nremote process exited or there was a network error")
+    assert cli._mendable(ConnectionError("rank 0 cannot exchange")) == "rank 0 cannot exchange"
+
+
+def test_graphs_that_hold_exchanges_are_let_go_before_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's communicators wait for the CUDA graphs that use them, and torch keeps those."""
+    order: list[str] = []
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", sys)  # as after a recording
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    for owner, name in (
+        (torch._dynamo, "reset"),
+        (launch.mpu, "destroy_model_parallel"),
+        (dist, "destroy_process_group"),
+    ):
+        monkeypatch.setattr(owner, name, lambda name=name: order.append(name))
+    launch.leave()
+    assert order == ["reset", "destroy_model_parallel", "destroy_process_group"]
+
+
 def test_a_long_reason_is_cut_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(launch.LostRanks) as caught, launch.explained():
@@ -223,6 +251,52 @@ def test_ranks_on_other_machines_need_no_gpu_here(gpus: Callable[[int], None], m
     for name, value in {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "RANK": "3", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     assert launch.pick_device() == torch.device("cuda", 1)
+
+
+def test_one_gpu_for_all_ranks_of_a_machine_is_refused(
+    gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for device in ("cuda:0", torch.device("cuda", 0)):
+        with pytest.raises(ValueError, match="cuda:0 is one GPU, and 2 processes were started.*say cuda"):
+            launch.start(None, device)
+
+
+def test_attention_on_a_gpu_is_not_cudnn_s(gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes a plan for every length of the cache."""
+    gpus(1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    launch.pick_device("cpu")
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    launch.pick_device()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+def test_a_driver_for_which_torch_finds_no_gpu_is_told(
+    gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpus(0)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(launch, "DRIVER", tmp_path / "version")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert launch.pick_device().type == "cpu"  # a machine without one
+    launch.DRIVER.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86\n")
+    with pytest.warns(UserWarning, match=r"built for CUDA 13\.0, finds no GPU"):
+        assert launch.pick_device().type == "cpu"
+    with pytest.warns(UserWarning, match="finds no GPU"), pytest.raises(ValueError, match="has 0 GPUs"):
+        launch.pick_device("cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # somebody wants it so
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        launch.pick_device()
+        launch.pick_device("cpu")
 
 
 @pytest.mark.parametrize(("has_bf16", "dtype"), [(True, torch.bfloat16), (False, torch.float16)])

@@ -320,13 +320,17 @@ def test_a_gpu_with_less_memory_than_the_weights_is_refused_with_the_plan(
         memory.check_build(args, gpu, dtype=torch.bfloat16)
 
 
-def test_on_a_gpu_the_driver_is_asked_and_what_torch_keeps_unused_counts_as_free(
+def test_on_a_gpu_what_torch_keeps_unused_counts_as_free_and_something_is_left_for_libraries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10_000, 80_000))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 5_000)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2_000)
-    assert memory.free_memory(torch.device("cuda", 0)) == 13_000
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3 * 10**9)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 2 * 10**9)
+    for free, left in ((20 * 10**9, 20.5e9), (10**8, 0.6e9), (0, 0.5e9)):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free=free: (free, 24 * 10**9))
+        assert memory.free_memory(gpu) == left  # what is free, and what torch keeps unused, less half a GB
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 3 * 10**9)
+    assert memory.free_memory(gpu) == 0
 
 
 def cgroup(folder: Path, limit: str, used: int, cached: int) -> Path:
