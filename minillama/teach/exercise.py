@@ -275,11 +275,12 @@ class Verdict:
     diagnosis: str
     says: str
     table: str = ""
+    helps: bool = True  # with the hints
 
     def __repr__(self) -> str:
         e = self.exercise
         lines = [f"{e.number} {e.name}: {self.says}"]
-        if self.ok is None:
+        if self.ok is None and self.helps:
             lines += [e.hint(1).text, f"The next one: check.{e.name}.hint(2)"]
         return "\n".join(lines)
 
@@ -287,9 +288,9 @@ class Verdict:
         e = self.exercise
         sign, color = {True: ("✓", "green"), False: ("✗", "red"), None: ("○", "grey")}[self.ok]
         page = f"<b>{sign} {e.number} {e.name}</b>: {marked(self.says)}{self.table}"
-        if self.ok is None:
+        if self.ok is None and self.helps:
             page += folded(e)
-        elif not self.ok:
+        elif self.ok is False:
             page += f"<details><summary>hints</summary>{folded(e)}</details>"
         return framed(color, page, "padding:.2em 0 .2em .8em;margin:.4em 0")
 

@@ -12,11 +12,11 @@ import torch
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from minillama.args import ModelArgs, count
 from minillama.memory import gb, kv_cache_bytes, weight_bytes
-from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, RANKS, SIGNED, Picture, picture
+from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, RANKS, SERIES, SIGNED, Picture, picture, ticks
 
 # What a rank has after each step, from left to right, and the words above it: name -> (words, first place, cells).
 COLUMNS = {
@@ -56,7 +56,7 @@ Trace = Mapping[str, torch.Tensor]  # of one rank: "x", "heads", "wo", "h", "neu
 
 @dataclass(frozen=True)
 class Link:
-    """How ranks are connected: bytes/s that one can send, seconds to start an all-reduce, seconds for each step."""
+    """One way to send: bytes/s of a rank, seconds to start an all-reduce, seconds for each step of its ring."""
 
     bandwidth: float
     start: float
@@ -69,11 +69,16 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def step(
-    ranks: Sequence[Trace], right: Trace, step: int = 6, kv_heads: int = 2, shows: slice = slice(0, SHOWN)
+    ranks: Sequence[Trace],
+    right: Trace,
+    step: int = 6,
+    kv_heads: int = 2,
+    neurons: int = 384,
+    shows: slice = slice(0, SHOWN),
 ) -> Picture:
     """One layer on len(ranks) ranks, up to `step`: what is whole, what is shared out, and where the sums are made.
 
-    ranks: what each rank has on its way; right: what one rank alone would have.
+    ranks: what each rank has on its way; right: what the model has before it is cut.
     """
     n = len(ranks)
     done = STEPS[: step + 1]
@@ -82,7 +87,7 @@ def step(
     added = all(gap(r["h"], right["h"]) < 1e-4 for r in ranks)
     title = (ALONE if n == 1 else SAYS)[step]
     if wrong:
-        title = f"Nothing was summed: a rank's stream is off by up to {100 * off:.0f}%"
+        title = f"Nothing was summed: a rank's stream is off by up to {100 * off:.0f}% of its length"
     elif n > 1 and not added and step in (4, 5):
         title = "The ranks go on from different streams"
     alt = f"Step {step} of 6 on {count(n, 'rank')}. {title}. Parts: " + "; ".join(
@@ -100,6 +105,8 @@ def step(
     for name, (label, left, cells) in COLUMNS.items():
         if ("heads" if name == "kv" else name) not in done:
             continue
+        if name == "neurons":
+            label = f"neurons,\n{neurons // cells} a box"
         ax.text(left + cells / 2, -0.75, label, ha="center", va="center", fontsize=8, color=INK)
         for i, trace in enumerate(ranks):
             if name in ("heads", "kv", "neurons"):
@@ -139,7 +146,10 @@ def _own(cells: int, n: int, i: int) -> range:
 
 def _held(n: int, kv_heads: int, i: int) -> str:
     heads, kv = _own(8, n, i), _own(kv_heads, n, i)
-    return f"query heads {heads[0]} to {heads[-1]} and kv head{'s' * (len(kv) > 1)} {' and '.join(map(str, kv))}"
+    return " and ".join(
+        f"{kind} {own[0]}" if len(own) == 1 else f"{kind}s {own[0]} to {own[-1]}"
+        for kind, own in (("query head", heads), ("kv head", kv))
+    )
 
 
 def _all_reduce(ax: object, n: int, place: float, added: bool) -> None:
@@ -225,7 +235,10 @@ def memory_per_rank(args: ModelArgs, name: str, batch: int, length: int, numbers
     return fig
 
 
-LOOKS = {"NVLink": (OURS, "o-"), "PCIe": (OTHER, "s-"), "Ethernet": (BROKEN, "^-")}
+# Links from the fastest to the slowest, dark to light; what a step is made of has colours of its own.
+LOOKS = {"NVLink": (INK, "o-"), "PCIe": (SERIES[0], "s-"), "Ethernet": (SERIES[5], "^-")}
+WORK = "compute, memory"
+KINDS = ((WORK, QUIET), ("bytes", OTHER), ("waiting", BROKEN))
 
 
 def scaling(
@@ -244,26 +257,26 @@ def scaling(
     )
     fig, (left, right) = picture(
         1, 2, height=3.1, alt=alt + ".", width_ratios=[1.25, 1],
-        margins={"left": 0.085, "right": 0.99, "bottom": 0.17, "top": 0.88, "wspace": 0.28},
+        margins={"left": 0.095, "right": 0.99, "bottom": 0.17, "top": 0.88, "wspace": 0.28},
     )  # fmt: skip
     ideal = [one / r for r in numbers]
-    left.loglog(numbers, [1e3 * t for t in ideal], "--", color=QUIET, linewidth=1, label="1/R")
+    left.loglog(numbers, [1e3 * t for t in ideal], "--", color=QUIET, linewidth=1, label=f"{WORK}: 1/R")
     for name, found in total.items():
         left.loglog(numbers, [1e3 * t for t in found], LOOKS[name][1], color=LOOKS[name][0], label=name, markersize=4)
-    left.set_xticks(numbers, [str(r) for r in numbers])
     left.xaxis.set_minor_locator(NullLocator())
     left.yaxis.set_minor_locator(NullLocator())
-    left.yaxis.set_major_formatter(PLAIN)
+    ticks(left, "x", numbers, [str(r) for r in numbers])
+    rows = _round_numbers(*left.get_ylim())
+    ticks(left, "y", rows, [f"{row:g}" for row in rows])
     left.set_xlabel("ranks")
     left.set_ylabel("predicted ms")
     left.legend(frameon=False, fontsize=8)
-    kinds = (("compute, memory", QUIET), ("bytes", OTHER), ("waiting", BROKEN))
     base = np.zeros(len(times))
-    for i, (kind, color) in enumerate(kinds):
+    for i, (kind, color) in enumerate(KINDS):
         part = np.array([1e3 * found[place][i] for found in times.values()])
         right.bar(range(len(times)), part, bottom=base, color=color, width=0.6, label=kind)
         base += part
-    right.set_xticks(range(len(times)), list(times))
+    ticks(right, "x", range(len(times)), list(times))
     right.set_ylim(0, 1.45 * base.max())
     right.set_ylabel("ms")
     right.set_xlabel(f"on {count(at, 'rank')}")
@@ -276,19 +289,39 @@ def scaling(
     return fig
 
 
+def _round_numbers(low: float, high: float) -> list[float]:
+    """Ticks of a logarithmic axis: 1, 2, 5, 10, ...; 1, 3, 10, ... or powers of ten alone, where those are many."""
+    powers = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    found: list[float] = []
+    for steps in ((1, 2, 5), (1, 3), (1,)):
+        found = [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]
+        if len(found) <= 8:
+            break
+    return found
+
+
 def measured(sizes: Sequence[int], seconds: Sequence[float], start: float, bandwidth: float) -> Picture:
-    """An all-reduce between two processes on this machine: seconds by size, beside a start and a bandwidth."""
+    """An all-reduce between two processes on this machine: seconds by size, beside a start and a bandwidth.
+
+    start, bandwidth: of the line start + size / bandwidth, as it was fitted to all of them.
+    """
+    line = [start + size / bandwidth for size in sizes]
+    misses = [max(a / b, b / a) for a, b in zip(line, seconds)]
     alt = f"All-reduce of two processes: {1e6 * seconds[0]:.0f} µs for {sizes[0]} bytes, "
-    alt += f"{1e3 * seconds[-1]:.1f} ms for {gb(sizes[-1])}."
-    fig, ax = picture(height=2.7, alt=alt)
+    alt += f"{1e3 * seconds[-1]:.1f} ms for {gb(sizes[-1])}; the line through all points is off by a factor of "
+    fig, ax = picture(height=2.7, alt=alt + f"{max(misses):.1f} at most.")
     ax.loglog(sizes, [1e6 * s for s in seconds], "o", color=OURS, label="measured")
-    line = [1e6 * (start + size / bandwidth) for size in sizes]
-    ax.loglog(sizes, line, "-", color=QUIET, label=f"{1e6 * start:.0f} µs + bytes / ({bandwidth / 1e9:.2g} GB/s)")
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.set_yticks([t for t in (30, 100, 300, 1000, 3000, 10000) if min(seconds) < t / 1e6 < max(seconds)])
+    smooth = np.geomspace(sizes[0], sizes[-1], 100)  # a straight line is a bend where both axes are logarithmic
+    label = f"{1e6 * start:.0f} µs + bytes / ({bandwidth / 1e9:.2g} GB/s)"
+    ax.loglog(smooth, 1e6 * (start + smooth / bandwidth), "-", color=QUIET, label=label)
+    ax.yaxis.set_minor_locator(NullLocator())
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(FixedLocator(_round_numbers(low, high)))
     ax.yaxis.set_major_formatter(PLAIN)
     ax.set_xlabel("bytes summed")
     ax.set_ylabel("µs")
-    ax.set_title(f"Below {gb(int(start * bandwidth))}, an all-reduce here is mostly waiting")
+    ax.set_title(
+        f"Below {gb(int(start * bandwidth))} mostly waiting; the line is off by a factor of {max(misses):.1f} at most"
+    )
     ax.legend(frameon=False)
     return fig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from matplotlib.axes import Axes
@@ -15,27 +15,49 @@ from matplotlib.ticker import NullFormatter
 from minillama.sampling import SamplingParams, distribution, penalize
 from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, SERIES, Picture, picture, words
 
-MARGINS = dict(left=0.09, right=0.99, bottom=0.27, top=0.85)
-BARS = 16
+MARGINS = dict(left=0.09, right=0.99, bottom=0.33, top=0.86)
+BARS = 12
+FEW = 8  # where several panels share a page
 PALE = "#d6d6d6"  # of grey bars that others stand in front of
 
 
 @dataclass
 class Scene:
-    """The model's answer to a prompt: logits (V,), the ids of the prompt, and every id's piece."""
+    """The model's answer to a text: logits (V,), the prompt's ids, every id's piece, and the ids it has said since."""
 
     logits: torch.Tensor
     prompt: list[int]
     pieces: list[str]
+    said: list[int] = field(default_factory=list)
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """Pieces as tick labels, with what the penalties look at: * in the prompt, ×2 said twice."""
+        return [
+            piece + "*" * (i in self.prompt) + (f" ×{self.said.count(i)}" if i in self.said else "")
+            for i, piece in zip(ids, words([self.pieces[i] for i in ids]))
+        ]
+
+    def marks(self, names: Sequence[str]) -> str:
+        """What the marks in these names mean; "" where there are none."""
+        meanings = {"*": "* in the prompt", " ×": "×n said n times since"}
+        found = [meaning for mark, meaning in meanings.items() if any(mark in name for name in names)]
+        return f" ({', '.join(found)})" if found else ""
 
 
-def by_id(logits: torch.Tensor, params: SamplingParams, prompt: Sequence[int] = ()) -> torch.Tensor:
-    """What is drawn from after all steps, in the order of the ids: (V,) -> (V,)."""
-    seen = torch.zeros(1, logits.shape[-1], dtype=torch.bool)
-    seen[0, list(prompt)] = True
-    changed = penalize(logits[None], seen, torch.zeros(seen.shape), params)
-    probs, ids = distribution(changed, params)
+def by_id(scene: Scene, params: SamplingParams) -> torch.Tensor:
+    """What is drawn from after all steps, in the order of the ids: (V,)."""
+    seen = torch.zeros(1, len(scene.logits), dtype=torch.bool)
+    seen[0, scene.prompt] = True
+    counts = torch.bincount(torch.tensor(scene.said, dtype=torch.long), minlength=len(scene.logits)).float()
+    if params.greedy:  # all mass on the one that is taken, penalties included
+        params = replace(params, temperature=1e-6, top_k=1, top_p=1.0, min_p=0.0)
+    probs, ids = distribution(penalize(scene.logits[None], seen, counts[None], params), params)
     return torch.zeros_like(probs).scatter(-1, ids, probs)[0]
+
+
+def _with_others(values: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """In percent: the values at `order`, and the sum of all others."""
+    return 100 * torch.cat([values[order], (values.sum() - values[order].sum()).clamp(min=0)[None]])
 
 
 def wide(probs: torch.Tensor) -> float:
@@ -77,20 +99,25 @@ def ruler(probs: Sequence[float], names: Sequence[str], points: Sequence[float])
 
 def temperatures(scene: Scene, choices: Sequence[float]) -> Picture:
     """One distribution at several temperatures, side by side."""
-    shares = [by_id(scene.logits, SamplingParams(t, 1.0)) for t in choices]
-    order = scene.logits.argsort(descending=True)[:BARS]
+    shares = [by_id(scene, SamplingParams(t, 1.0)) for t in choices]
+    order = scene.logits.argsort(descending=True)[:FEW]
     alt = "The likeliest next pieces at several temperatures. " + " ".join(
         f"At {t:g} the first has {p.max():.2f} and the spread is that of {wide(p):.1f} equally likely ones."
         for t, p in zip(choices, shares)
     )
-    fig, axes = picture(1, len(choices), height=2.7, alt=alt, sharey=True)
+    fig, axes = picture(1, len(choices), height=3.0, alt=alt, sharey=True, sharex=True)
     for ax, t, p in zip(axes, choices, shares):
-        ax.bar(range(BARS), 100 * p[order], color=OURS)
-        ax.set_title(f"t = {t:g}: as wide as {wide(p):.1f}", fontsize=10)
-        ax.set_xticks([])
-        ax.set_xlabel(f"{BARS} likeliest pieces")
-    axes[0].set_ylabel("probability (%)")
+        ax.barh(range(FEW + 1), _with_others(p, order), color=[OURS] * FEW + [QUIET])
+        ax.set_title(f"t = {t:g}\nas wide as {wide(p):.1f}", fontsize=10)
+        ax.set_xlabel("probability (%)")
+    _name_rows(axes[0], [*words([scene.pieces[i] for i in order.tolist()]), "all others"])
     return fig
+
+
+def _name_rows(ax: Axes, names: Sequence[str]) -> None:
+    """Names beside horizontal bars, the first at the top: to be read without turning one's head."""
+    ax.set_yticks(range(len(names)), names, fontsize=10)
+    ax.set_ylim(len(names) - 0.4, -0.6)
 
 
 def theatre(
@@ -101,33 +128,42 @@ def theatre(
     top_p: float = 1.0,
     min_p: float = 0.0,
     repetition: float = 1.0,
+    frequency: float = 0.0,
+    presence: float = 0.0,
 ) -> Picture:
     """The model's distribution, what the steps make of it, and what is drawn with the numbers u (N,)."""
-    params = SamplingParams(temperature, top_p, top_k, min_p, repetition)
+    params = SamplingParams(temperature, top_p, top_k, min_p, repetition, frequency, presence)
     raw = scene.logits.softmax(-1)
     order = raw.argsort(descending=True)[:BARS]
-    shares = by_id(scene.logits, params, scene.prompt) if not params.greedy else _best(scene, params)
+    shares = by_id(scene, params)
     cdf = shares.double().cumsum(0)
     drawn = torch.searchsorted(cdf, u * cdf[-1], right=True).clamp(max=len(cdf) - 1)
     counts = torch.bincount(drawn, minlength=len(raw)) / len(u)
     left, spread = int((shares > 0).sum()), wide(shares)
-    columns = [torch.cat([x[order], (x.sum() - x[order].sum())[None]]) * 100 for x in (raw, shares, counts)]
-    seen = set(scene.prompt)
-    names = [*words([scene.pieces[i] + ("*" if i in seen else "") for i in order.tolist()]), "all others"]
+    columns = [_with_others(x, order) for x in (raw, shares, counts)]
+    names = [*scene.names(order.tolist()), "all others"]
     off = 100 * (shares - counts).abs().max()
     alt = (
         f"{left} of {len(raw)} pieces can be drawn. The {len(u)} draws differ from the theory by {off:.1f} points at "
         "most. " + ", ".join(f"{n} {r:.0f}% becomes {p:.0f}%" for n, r, p in zip(names[:6], columns[0], columns[1]))
     )
-    fig, ax = picture(height=3.1, alt=alt + ".", margins=MARGINS)
+    fig, ax = picture(height=3.6, alt=alt + ".", margins=MARGINS)
     places = torch.arange(len(names))
     # One artist each, not a rectangle for every bar: a slider redraws them.
-    ax.vlines(places, 0, columns[0], color=PALE, linewidth=24)
-    ax.vlines(places, 0, columns[1], color=OURS, linewidth=14)
-    ax.plot(places, columns[2], "o", color=OTHER, markeredgecolor=INK, markersize=5)
+    ax.vlines(places, 0, columns[0], color=PALE, linewidth=30)
+    ax.vlines(places, 0, columns[1], color=OURS, linewidth=18)
+    ax.plot(places, columns[2], "o", color=OTHER, markeredgecolor=INK, markersize=6)
     ax.set_ylim(0, 1.08 * max(float(c.max()) for c in columns))
-    ax.set_xticks(places, names, rotation=45, ha="right", fontsize=8)
+    ax.set_xticks([])  # a tick is five artists, and only its name is wanted
+    below = ax.get_xaxis_transform()
+    for place, name in enumerate(names):
+        ax.text(
+            place + 0.1, -0.04, name, transform=below, rotation=45, rotation_mode="anchor", ha="right", va="top",
+            fontsize=10, color=INK,
+        )  # fmt: skip
     ax.set_xlim(-0.6, len(names) - 0.4)
+    ax.set_xlabel(f"likeliest next pieces{scene.marks(names)}")
+    ax.xaxis.set_label_coords(0.5, -0.4)  # a fixed place: it would jump with the length of the names
     ax.set_ylabel("probability (%)")
     title = f"{left:,} of {len(raw):,} can be drawn, as wide as {spread:.1f} equally likely"
     if left == 1:
@@ -135,7 +171,8 @@ def theatre(
     # The settings too: a slider that changes nothing here should be seen to have been moved.
     off_at_zero = "off" if not top_k else str(top_k)
     said = (
-        f"temperature {temperature:g}, top-k {off_at_zero}, top-p {top_p:g}, min-p {min_p:g}, repetition {repetition:g}"
+        f"temperature {temperature:g}, top-k {off_at_zero}, top-p {top_p:g}, min-p {min_p:g}, "
+        f"repetition {repetition:g}, frequency {frequency:g}, presence {presence:g}"
     )
     ax.set_title(f"{title}\n{said}", fontsize=10)
     ax.legend(*_legend(len(u)), frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.7, 1.0))
@@ -145,42 +182,41 @@ def theatre(
 def _legend(draws: int) -> tuple[list[Line2D], list[str]]:
     """What the colours mean: lines as broad as the bars would be too broad for it."""
     bars = [Line2D([], [], color=color, linewidth=6) for color in (PALE, OURS)]
-    dot = Line2D([], [], color=OTHER, marker="o", linestyle="", markeredgecolor=INK, markersize=5)
+    dot = Line2D([], [], color=OTHER, marker="o", linestyle="", markeredgecolor=INK, markersize=6)
     return [*bars, dot], ["the model's own", "after the steps", f"{draws:,} draws"]
-
-
-def _best(scene: Scene, params: SamplingParams) -> torch.Tensor:
-    """All mass on the one that greedy takes, penalties included."""
-    one = SamplingParams(1e-6, 1.0, 1, 0.0, params.repetition_penalty)
-    return by_id(scene.logits, one, scene.prompt)
 
 
 def settings(scene: Scene, choices: dict[str, SamplingParams]) -> Picture:
     """The theatre's bars at several settings, small."""
     raw = scene.logits.softmax(-1)
-    order = raw.argsort(descending=True)[:BARS]
-    shares = {name: by_id(scene.logits, params, scene.prompt) for name, params in choices.items()}
+    order = raw.argsort(descending=True)[:FEW]
+    shares = {name: by_id(scene, params) for name, params in choices.items()}
     alt = "What can be drawn at each setting: " + ", ".join(
         f"{name}, {int((p > 0).sum())} pieces, as wide as {wide(p):.1f}" for name, p in shares.items()
     )
-    columns = 3
+    columns = 4
     rows = -(-len(choices) // columns)
-    fig, axes = picture(rows, columns, height=1.6 * rows + 0.9, alt=alt + ".", sharey=True, sharex=True)
-    seen = set(scene.prompt)
-    names = words([scene.pieces[i] + ("*" if i in seen else "") for i in order.tolist()])
+    fig, axes = picture(rows, columns, height=2.3 * rows + 0.5, alt=alt + ".", sharey=True, sharex=True, squeeze=False)
+    names = [*scene.names(order.tolist()), "all others"]
+    places = range(len(names))
     for ax, (name, p) in zip(axes.flat, shares.items()):
-        ax.bar(range(BARS), 100 * raw[order], width=0.86, color=PALE, label="the model's own")
-        ax.bar(range(BARS), 100 * p[order], width=0.5, color=OURS, label="after the steps")
-        ax.set_title(f"{name}: {int((p > 0).sum()):,} left", fontsize=10)
-        ax.set_xticks(range(BARS), names, rotation=90, fontsize=7)
+        ax.barh(places, _with_others(raw, order), height=0.86, color=PALE, label="the model's own")
+        ax.barh(places, _with_others(p, order), height=0.5, color=OURS, label="after the steps")
+        ax.set_title(f"{name}\n{int((p > 0).sum()):,} left", fontsize=10)
     for ax in axes.flat[len(choices) :]:
         ax.axis("off")
     for ax in axes[:, 0]:
-        ax.set_ylabel("probability (%)", fontsize=9)
-    starred = " (* in the prompt)" if any("*" in name for name in names) else ""
+        _name_rows(ax, names)
     for ax in axes[-1]:
-        ax.set_xlabel(f"likeliest pieces{starred}", fontsize=9)
-    axes.flat[0].legend(frameon=False, fontsize=8, loc="upper right")
+        ax.set_xlabel("probability (%)", fontsize=10)
+    fig.legend(
+        *axes.flat[0].get_legend_handles_labels(),
+        title=f"likeliest next pieces{scene.marks(names)}",
+        loc="outside upper center",
+        ncols=2,
+        frameon=False,
+        fontsize=10,
+    )
     return fig
 
 
