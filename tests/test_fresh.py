@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
 from pathlib import Path
 
@@ -16,6 +17,9 @@ import numpy as np
 import pytest
 from nbclient import NotebookClient
 from PIL import Image
+from toys import make_checkpoint
+
+from minillama import convert
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -52,3 +56,46 @@ def test_stored_pictures_are_the_ones_that_the_code_draws(
                 assert off < TOLERANCE, f"cell {before.id}: the stored picture is {off:.1f} of 255 off; run it again"
             compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("files", [1, 2])
+def test_chapter_10_goes_through_with_a_checkpoint_of_one_s_own(
+    files: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As Meta packs it: bf16, as many kv heads as heads, the tokenizer in the folder above, vocab_size -1."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("MY_MINILLAMA", str(tmp_path / "my_minillama"))
+    toy = make_checkpoint(tmp_path / "toy", dim=64, n_heads=8, n_kv_heads=8, n_layers=3, max_seq_len=1024)
+    own, work = tmp_path / "models" / "llama-of-mine", tmp_path / "work"
+    own.parent.mkdir()
+    work.mkdir()
+    convert.rewrite(toy, own, "meta", mp=files, dtype="bfloat16")
+    (own / "tokenizer.model").rename(own.parent / "tokenizer.model")
+    params = json.loads((own / "params.json").read_text())
+    (own / "params.json").write_text(json.dumps(params | {"vocab_size": -1}))
+
+    path = ROOT / "notebooks" / "10_real_checkpoints.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    load = next(cell for cell in notebook.cells if cell.id == "load")
+    for line, ours in (
+        ("CKPT_DIR = demo_dir()", f"CKPT_DIR = Path({str(own)!r})"),
+        ('tempfile.mkdtemp(prefix="minillama-10-")', repr(str(work))),
+    ):
+        assert load.source.count(line) == 1
+        load.source = load.source.replace(line, ours)
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": path.parent}})
+    client.execute()  # raises where a cell does
+
+    said = {
+        cell.id: "".join(
+            output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
+        )
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    }
+    assert "llama-of-mine" in said["typed-helper"] and "bfloat16" in said["typed-helper"]
+    assert said["split-back"] == said["hf-back"] == said["count"] == "True"
+    assert said["split-eight-try"] == "written: 8 files\n"  # there are heads enough
+    assert "storyteller" not in " ".join(said.values())
+    assert "nothing is wrong" not in " ".join(said.values())  # every wrong setup of the clinic is told
+    assert "\nOnce upon a time" in said["loads-ranks-code"]  # under torchrun, from eight files
