@@ -165,14 +165,15 @@ class ModelArgs:
         if missing:
             raise ValueError(f"{path} does not say {', '.join(missing)}")
         known = {field.name for field in fields(cls)}
+        overrides = {key: value for key, value in overrides.items() if value is not None}
         unknown = sorted(params.keys() - known - HARMLESS_KEYS - META_SCALING_KEYS)
         if unknown:
             warnings.warn(f"{path}: keys not used: {', '.join(unknown)}", stacklevel=3)
-        chosen = {"max_seq_len": LLAMA2_CONTEXT} | {key: params[key] for key in params.keys() & known}
-        overrides = {key: value for key, value in overrides.items() if value is not None}
-        said = {key: value for key, value in chosen.items() if key not in overrides}
+        chosen = {"max_seq_len": LLAMA2_CONTEXT} | {
+            key: params[key] for key in params.keys() & (known - overrides.keys())
+        }
         try:
-            args = cls(**said | rope_scaling_from_meta(params))
+            args = cls(**chosen | rope_scaling_from_meta(params))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
         return replace(args, **overrides)  # what is wrong there is not the file's fault

@@ -52,8 +52,8 @@ def start(model_parallel_size: int | None = None, device: str | torch.device = "
             f"start it with: torchrun --nproc_per_node {wanted} ..."
         )
     chosen = pick_device(device)
-    if chosen.type == "cuda" and device != "auto" and torch.device(device).index is not None:
-        if (here := os.environ.get("LOCAL_WORLD_SIZE") or "1") != "1":
+    if chosen.type == "cuda" and (here := os.environ.get("LOCAL_WORLD_SIZE") or "1") != "1":
+        if chosen.index != _local_rank():
             raise ValueError(
                 f"device {chosen} is one GPU, and {here} processes were started on this machine; say cuda, and each "
                 "takes its own"
@@ -154,7 +154,7 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     if chosen.type == "cuda":
         if chosen.index is None:
             _check_gpus(n_gpus)
-        index = int(os.environ.get("LOCAL_RANK", "0")) if chosen.index is None else chosen.index
+        index = _local_rank() if chosen.index is None else chosen.index
         if index >= n_gpus:
             _warn_of_driver()
             wants = f"rank {os.environ.get('RANK', '0')} wants" if launched_ranks() > 1 else "asked for is"
@@ -168,6 +168,11 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
     if device == "auto" and chosen.type == "cpu":
         _warn_of_driver()
     return chosen
+
+
+def _local_rank() -> int:
+    """Which of this machine's processes this is, and so which GPU is its own."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def _warn_of_driver() -> None:

@@ -35,16 +35,25 @@ def pictures(cell: nbformat.NotebookNode) -> list[np.ndarray]:
     return [np.asarray(image, dtype=float) for image in decoded]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_stored_pictures_are_the_ones_that_the_code_draws(
-    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A course with this checkout's package, of which nothing is done: the stored outputs are of such a one."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("MY_MINILLAMA", str(tmp_path / "my_minillama"))  # stored outputs are those of an unsolved course
+    monkeypatch.setenv("MY_MINILLAMA", str(tmp_path / "my_minillama"))
+
+
+def run(notebook: nbformat.NotebookNode) -> None:
+    """Execute all cells, in place. Raises where a cell does."""
+    where = {"metadata": {"path": ROOT / "notebooks"}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
+
+
+@pytest.mark.usefixtures("unsolved")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_stored_pictures_are_the_ones_that_the_code_draws(path: Path) -> None:
     stored = nbformat.read(path, as_version=4)
     again = nbformat.read(path, as_version=4)
-    client = NotebookClient(again, timeout=300, kernel_name="python3", resources={"metadata": {"path": path.parent}})
-    client.execute()
+    run(again)
     compared = 0
     for before, after in zip(stored.cells, again.cells):
         old, new = pictures(before), pictures(after)
@@ -58,13 +67,10 @@ def test_stored_pictures_are_the_ones_that_the_code_draws(
     assert compared
 
 
+@pytest.mark.usefixtures("unsolved")
 @pytest.mark.parametrize("files", [1, 2])
-def test_chapter_10_goes_through_with_a_checkpoint_of_one_s_own(
-    files: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_chapter_10_goes_through_with_a_checkpoint_of_one_s_own(files: int, tmp_path: Path) -> None:
     """As Meta packs it: bf16, as many kv heads as heads, the tokenizer in the folder above, vocab_size -1."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("MY_MINILLAMA", str(tmp_path / "my_minillama"))
     toy = make_checkpoint(tmp_path / "toy", dim=64, n_heads=8, n_kv_heads=8, n_layers=3, max_seq_len=1024)
     own, work = tmp_path / "models" / "llama-of-mine", tmp_path / "work"
     own.parent.mkdir()
@@ -74,8 +80,7 @@ def test_chapter_10_goes_through_with_a_checkpoint_of_one_s_own(
     params = json.loads((own / "params.json").read_text())
     (own / "params.json").write_text(json.dumps(params | {"vocab_size": -1}))
 
-    path = ROOT / "notebooks" / "10_real_checkpoints.ipynb"
-    notebook = nbformat.read(path, as_version=4)
+    notebook = nbformat.read(ROOT / "notebooks" / "10_real_checkpoints.ipynb", as_version=4)
     load = next(cell for cell in notebook.cells if cell.id == "load")
     for line, ours in (
         ("CKPT_DIR = demo_dir()", f"CKPT_DIR = Path({str(own)!r})"),
@@ -83,8 +88,7 @@ def test_chapter_10_goes_through_with_a_checkpoint_of_one_s_own(
     ):
         assert load.source.count(line) == 1
         load.source = load.source.replace(line, ours)
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": path.parent}})
-    client.execute()  # raises where a cell does
+    run(notebook)
 
     said = {
         cell.id: "".join(

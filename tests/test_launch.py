@@ -264,6 +264,16 @@ def test_one_gpu_for_all_ranks_of_a_machine_is_refused(
         with pytest.raises(ValueError, match="cuda:0 is one GPU, and 2 processes were started.*say cuda"):
             launch.start(None, device)
 
+    def met(*_: Any, **__: Any) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(dist, "init_process_group", met)
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for device in ("cuda", torch.device("cuda", 1)):  # rank 1's own: it goes on to meet the others
+        with pytest.raises(LookupError):
+            launch.start(None, device)
+
 
 def test_attention_on_a_gpu_is_not_cudnn_s(gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes a plan for every length of the cache."""

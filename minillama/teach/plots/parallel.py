@@ -9,10 +9,11 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba_array
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullLocator
 
 from minillama.args import ModelArgs, count
 from minillama.memory import gb, kv_cache_bytes, weight_bytes
@@ -264,10 +265,8 @@ def scaling(
     for name, found in total.items():
         left.loglog(numbers, [1e3 * t for t in found], LOOKS[name][1], color=LOOKS[name][0], label=name, markersize=4)
     left.xaxis.set_minor_locator(NullLocator())
-    left.yaxis.set_minor_locator(NullLocator())
     ticks(left, "x", numbers, [str(r) for r in numbers])
-    rows = _round_numbers(*left.get_ylim())
-    ticks(left, "y", rows, [f"{row:g}" for row in rows])
+    _round_rows(left)
     left.set_xlabel("ranks")
     left.set_ylabel("predicted ms")
     left.legend(frameon=False, fontsize=8)
@@ -300,6 +299,13 @@ def _round_numbers(low: float, high: float) -> list[float]:
     return found
 
 
+def _round_rows(ax: Axes) -> None:
+    """Round numbers, and nothing between them, on a logarithmic y axis."""
+    ax.yaxis.set_minor_locator(NullLocator())
+    rows = _round_numbers(*ax.get_ylim())
+    ticks(ax, "y", rows, [f"{row:g}" for row in rows])
+
+
 def measured(sizes: Sequence[int], seconds: Sequence[float], start: float, bandwidth: float) -> Picture:
     """An all-reduce between two processes on this machine: seconds by size, beside a start and a bandwidth.
 
@@ -314,10 +320,7 @@ def measured(sizes: Sequence[int], seconds: Sequence[float], start: float, bandw
     smooth = np.geomspace(sizes[0], sizes[-1], 100)  # a straight line is a bend where both axes are logarithmic
     label = f"{1e6 * start:.0f} µs + bytes / ({bandwidth / 1e9:.2g} GB/s)"
     ax.loglog(smooth, 1e6 * (start + smooth / bandwidth), "-", color=QUIET, label=label)
-    ax.yaxis.set_minor_locator(NullLocator())
-    low, high = ax.get_ylim()
-    ax.yaxis.set_major_locator(FixedLocator(_round_numbers(low, high)))
-    ax.yaxis.set_major_formatter(PLAIN)
+    _round_rows(ax)
     ax.set_xlabel("bytes summed")
     ax.set_ylabel("µs")
     ax.set_title(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -13,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import NullFormatter
 
 from minillama.sampling import SamplingParams, distribution, penalize
-from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, SERIES, Picture, picture, words
+from minillama.teach.figures import BROKEN, INK, OTHER, OURS, QUIET, SERIES, Picture, picture, ticks, words
 
 MARGINS = dict(left=0.09, right=0.99, bottom=0.33, top=0.86)
 BARS = 12
@@ -154,13 +155,8 @@ def theatre(
     ax.vlines(places, 0, columns[1], color=OURS, linewidth=18)
     ax.plot(places, columns[2], "o", color=OTHER, markeredgecolor=INK, markersize=6)
     ax.set_ylim(0, 1.08 * max(float(c.max()) for c in columns))
-    ax.set_xticks([])  # a tick is five artists, and only its name is wanted
-    below = ax.get_xaxis_transform()
-    for place, name in enumerate(names):
-        ax.text(
-            place + 0.1, -0.04, name, transform=below, rotation=45, rotation_mode="anchor", ha="right", va="top",
-            fontsize=10, color=INK,
-        )  # fmt: skip
+    turned: dict[str, Any] = dict(rotation=45, rotation_mode="anchor", ha="right", va="top", fontsize=10)
+    ticks(ax, "x", (places + 0.1).tolist(), names, marks=False, **turned)
     ax.set_xlim(-0.6, len(names) - 0.4)
     ax.set_xlabel(f"likeliest next pieces{scene.marks(names)}")
     ax.xaxis.set_label_coords(0.5, -0.4)  # a fixed place: it would jump with the length of the names
