@@ -157,10 +157,12 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
         index = _local_rank() if chosen.index is None else chosen.index
         if index >= n_gpus:
             _warn_of_driver()
-            wants = f"rank {os.environ.get('RANK', '0')} wants" if launched_ranks() > 1 else "asked for is"
-            wants = f"{wants} cuda:{index}, and this machine has {count(n_gpus, 'GPU')}"
-            fewer = f"start at most {n_gpus} processes here (torchrun --nproc_per_node {n_gpus}), or " if n_gpus else ""
-            raise ValueError(f"{wants}; {fewer}use --device cpu")
+            ranks, cure = launched_ranks() > 1, "use --device cpu"
+            wants = f"rank {os.environ.get('RANK', '0')} wants" if ranks else "asked for is"
+            if n_gpus:
+                fewer = f"start at most {n_gpus} here (torchrun --nproc_per_node {n_gpus})"
+                cure = f"{fewer}, or {cure}" if ranks else "use --device cuda or cpu"
+            raise ValueError(f"{wants} cuda:{index}, and this machine has {count(n_gpus, 'GPU')}; {cure}")
         torch.cuda.set_device(index)
         # On an H100 torch would ask cuDNN first, which makes a plan for every length of the cache, at each step one.
         torch.backends.cuda.enable_cudnn_sdp(False)

@@ -183,7 +183,8 @@ class Plan:
             return f"what fits: {' or '.join(filter(None, (batches, lengths)))}"
         if self.largest_seq_len:
             return f"what fits: {self.largest_seq_len:,} tokens at this batch"
-        return "share the model among more ranks (torchrun --nproc_per_node N), or take a smaller dtype or quantize"
+        more = "share the model among more ranks (torchrun --nproc_per_node N)"
+        return f"{more}, take a smaller dtype, or quantize on a CPU"
 
 
 def plan(

@@ -79,6 +79,8 @@ class Transformer(nn.Module):
         """All but the head: tokens (B, T) -> (B, T, D). A loop that wants one position's logits need not make all."""
         check_tokens(tokens, self.args.vocab_size)
         B, T = tokens.shape
+        if tokens.device != self.device:
+            raise ValueError(f"tokens are on {tokens.device}, the model on {self.device}; expected both on one device")
         start_pos = checked_start(start_pos, B)
         end = T + (start_pos if isinstance(start_pos, int) else int(start_pos.max()))
         if end > self.args.max_seq_len:

@@ -1197,6 +1197,7 @@ MISUSE: list[Case] = table(
     ("a cube", lambda m: m(IDS[None]), "(1, 2, 3)", "(B, T)"),
     ("no ids", lambda m: m(IDS[:, :0]), "(2, 0)", "(B, T)"),
     ("no rows", lambda m: m(IDS[:0]), "(0, 3)", "(B, T)"),
+    ("ids on another device", lambda m: m(IDS.to("meta")), "on meta", "on cpu"),
     ("id -1", lambda m: m(torch.tensor([[1, -1]])), "-1"),
     ("id 400", lambda m: m(torch.tensor([[1, 400]])), "400", "399"),
     ("too long", lambda m: m(torch.ones(1, 129, dtype=torch.long)), "129", "max_seq_len 128"),

@@ -275,6 +275,24 @@ def test_one_gpu_for_all_ranks_of_a_machine_is_refused(
             launch.start(None, device)
 
 
+@pytest.mark.parametrize(
+    ("n", "ranks", "cure"),
+    [
+        (0, "1", "asked for is cuda:9, .* 0 GPUs; use --device cpu"),
+        (1, "1", "asked for is cuda:9, .* 1 GPU; use --device cuda or cpu"),
+        (2, "4", "rank 1 wants cuda:9, .* 2 GPUs; start at most 2 here .*--nproc_per_node 2.*, or use --device cpu"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_named_with_what_there_is(
+    n: int, ranks: str, cure: str, gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(n)
+    for name, value in {"WORLD_SIZE": ranks, "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=cure):
+        launch.pick_device("cuda:9")
+
+
 def test_attention_on_a_gpu_is_not_cudnn_s(gpus: Callable[[int], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes a plan for every length of the cache."""
     gpus(1)
