@@ -12,6 +12,7 @@ import torch
 
 from minillama import Llama, ModelArgs, Tokenizer, Transformer
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # what is expected is a CPU's; for a GPU there is tools/gpu_check.sh
 torch.set_num_threads(1)  # pytest's workers share the cores; the models here are too small to gain from more
 
 
