@@ -77,10 +77,8 @@ class Transformer(nn.Module):
         self, tokens: torch.Tensor, start_pos: int | torch.Tensor = 0, cache: KVCache | None = None
     ) -> torch.Tensor:
         """All but the head: tokens (B, T) -> (B, T, D). A loop that wants one position's logits need not make all."""
-        check_tokens(tokens, self.args.vocab_size)
+        check_tokens(tokens, self.args.vocab_size, self.device)
         B, T = tokens.shape
-        if tokens.device != self.device:
-            raise ValueError(f"tokens are on {tokens.device}, the model on {self.device}; expected both on one device")
         start_pos = checked_start(start_pos, B)
         end = T + (start_pos if isinstance(start_pos, int) else int(start_pos.max()))
         if end > self.args.max_seq_len:
@@ -133,12 +131,14 @@ class Transformer(nn.Module):
         return load_model(ckpt_dir, device=device, dtype=dtype)
 
 
-def check_tokens(tokens: torch.Tensor, vocab_size: int) -> None:
-    """Raise ValueError, with shape or id, for anything but ids (B, T) of this vocabulary."""
+def check_tokens(tokens: torch.Tensor, vocab_size: int, device: torch.device) -> None:
+    """Raise ValueError, with shape, device or id, for anything but ids (B, T) of this vocabulary on `device`."""
     if not isinstance(tokens, torch.Tensor) or tokens.dtype not in (torch.int64, torch.int32):
         raise ValueError(f"tokens are {shown(tokens)}; expected a tensor of ids, int64")
     if tokens.dim() != 2 or tokens.numel() == 0:
         raise ValueError(f"tokens have the shape {tuple(tokens.shape)}; expected (B, T), each 1 or more")
+    if tokens.device != device:
+        raise ValueError(f"tokens are on {tokens.device}, the model on {device}; expected both on one device")
     if tokens.device.type == "cpu":  # on a GPU, looking would stop it at every token
         for t in tokens.aminmax():
             whole_number("an id in tokens", t, least=0, most=vocab_size - 1)

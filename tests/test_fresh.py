@@ -15,14 +15,14 @@ from pathlib import Path
 import nbformat
 import numpy as np
 import pytest
-from nbclient import NotebookClient
 from PIL import Image
+from rerun import CHAPTER_10, FOLDER, run, said
 from toys import make_checkpoint
 
 from minillama import convert
 
 ROOT = Path(__file__).resolve().parents[1]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 # Of 255, on average over a picture. A changed colour, axis or curve moves it further; a last digit of fp32 does not.
 TOLERANCE = 2.0
@@ -40,12 +40,6 @@ def unsolved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A course with this checkout's package, of which nothing is done: the stored outputs are of such a one."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("MY_MINILLAMA", str(tmp_path / "my_minillama"))
-
-
-def run(notebook: nbformat.NotebookNode) -> None:
-    """Execute all cells, in place. Raises where a cell does."""
-    where = {"metadata": {"path": ROOT / "notebooks"}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
 
 
 @pytest.mark.usefixtures("unsolved")
@@ -80,7 +74,7 @@ def test_chapter_10_goes_through_with_a_checkpoint_of_one_s_own(files: int, tmp_
     params = json.loads((own / "params.json").read_text())
     (own / "params.json").write_text(json.dumps(params | {"vocab_size": -1}))
 
-    notebook = nbformat.read(ROOT / "notebooks" / "10_real_checkpoints.ipynb", as_version=4)
+    notebook = nbformat.read(CHAPTER_10, as_version=4)
     load = next(cell for cell in notebook.cells if cell.id == "load")
     for line, ours in (
         ("CKPT_DIR = demo_dir()", f"CKPT_DIR = Path({str(own)!r})"),
@@ -90,16 +84,10 @@ def test_chapter_10_goes_through_with_a_checkpoint_of_one_s_own(files: int, tmp_
         load.source = load.source.replace(line, ours)
     run(notebook)
 
-    said = {
-        cell.id: "".join(
-            output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
-        )
-        for cell in notebook.cells
-        if cell.cell_type == "code"
-    }
-    assert "llama-of-mine" in said["typed-helper"] and "bfloat16" in said["typed-helper"]
-    assert said["split-back"] == said["hf-back"] == said["count"] == "True"
-    assert said["split-eight-try"] == "written: 8 files\n"  # there are heads enough
-    assert "storyteller" not in " ".join(said.values())
-    assert "nothing is wrong" not in " ".join(said.values())  # every wrong setup of the clinic is told
-    assert "\nOnce upon a time" in said["loads-ranks-code"]  # under torchrun, from eight files
+    shown = said(notebook)
+    assert "llama-of-mine" in shown["typed-helper"] and "bfloat16" in shown["typed-helper"]
+    assert shown["split-back"] == shown["hf-back"] == shown["count"] == "True"
+    assert shown["split-eight-try"] == "written: 8 files\n"  # there are heads enough
+    assert "storyteller" not in " ".join(shown.values())
+    assert "nothing is wrong" not in " ".join(shown.values())  # every wrong setup of the clinic is told
+    assert "\nOnce upon a time" in shown["loads-ranks-code"]  # under torchrun, from eight files

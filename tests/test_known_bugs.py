@@ -169,7 +169,7 @@ def _write(folder: Path, args: ModelArgs, files: Sequence[dict[str, Any]], **par
 def _python_env(**more: str) -> dict[str, str]:
     env = {key: value for key, value in os.environ.items() if key not in LAUNCH_VARIABLES}
     root = str(Path(minillama.__file__).resolve().parent.parent)
-    return env | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": root} | more
+    return env | {"OMP_NUM_THREADS": "1", "PYTHONPATH": root} | more
 
 
 class _Scripted(Transformer):

@@ -18,7 +18,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import torch
-from nbclient import NotebookClient
+from rerun import CHAPTER_10, run, said
 from toys import make_checkpoint
 
 from minillama import convert
@@ -26,7 +26,6 @@ from minillama.memory import GPU_LIBRARIES
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "tests" / "pretended_gpu"
-CHAPTER = ROOT / "notebooks" / "10_real_checkpoints.ipynb"
 GB = 10**9
 
 PINNED = re.search(r"^torch==(\S+)", (ROOT / "constraints.txt").read_text(), re.M)[1]
@@ -262,12 +261,11 @@ def test_every_cell_of_chapter_10_goes_through(
 ) -> None:
     for name, value in gpus(n).items():
         monkeypatch.setenv(name, value)
-    notebook = nbformat.read(CHAPTER, as_version=4)
+    notebook = nbformat.read(CHAPTER_10, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(LOOK))
-    where = {"metadata": {"path": CHAPTER.parent}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where).execute()
-    outputs = {cell.id: cell.get("outputs", []) for cell in notebook.cells}
-    loud = [name for name, shown in outputs.items() if any(output.get("name") == "stderr" for output in shown)]
+    run(notebook)
+    loud = [cell.id for cell in notebook.cells for output in cell.get("outputs", []) if output.get("name") == "stderr"]
     assert not loud
-    assert outputs[notebook.cells[-1].id][0].text.split() == ["cuda", "True"]
-    assert f"--nproc_per_node {n} " in outputs["loads-ranks-code"][0].text
+    shown = said(notebook)
+    assert shown[notebook.cells[-1].id].split() == ["cuda", "True"]
+    assert f"--nproc_per_node {n} " in shown["loads-ranks-code"]

@@ -31,7 +31,7 @@ def pretend(library: str, n_gpus: int, n_bytes: int) -> None:
         return gpu.current_device() if found is None else found
 
     def properties(device: Any = None) -> SimpleNamespace:
-        return SimpleNamespace(name="pretended", total_memory=n_bytes, major=9, minor=0, multi_processor_count=1)
+        return SimpleNamespace(name="pretended", total_memory=n_bytes, major=9, minor=0)
 
     instead = {
         "_lazy_init": lambda: None,
@@ -42,7 +42,6 @@ def pretend(library: str, n_gpus: int, n_bytes: int) -> None:
         "current_device": lambda: gpu.current_device(),
         "set_device": lambda device: gpu.set_device(index(device)),
         "get_device_properties": properties,
-        "get_device_name": lambda device=None: "pretended",
         "get_rng_state": lambda device=None: gpu.generator_state(),
         "set_rng_state": lambda state, device=None: gpu.set_generator_state(state),
         "manual_seed": lambda seed: gpu.seed(seed % 2**63),
